@@ -1,6 +1,7 @@
 //! The verbs: one definition for parsing, help, man page and completions.
 
 mod allow;
+mod app;
 mod ban;
 mod bans;
 mod calibrate;
@@ -83,6 +84,8 @@ enum Verb {
     #[command(subcommand)]
     Real(pool::RealVerb),
     RealSide(real_side::Args),
+    #[command(subcommand)]
+    App(app::Verb),
     Events(events::Args),
     Geo(geo::Args),
     #[command(subcommand)]
@@ -155,6 +158,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::List(verb) => list::run(&common, &verb),
         Verb::Pool(verb) => pool::run(&common, &verb),
         Verb::Real(verb) => pool::change(&common, &verb),
+        Verb::App(verb) => app::run(&common, &verb),
         Verb::RealSide(args) => real_side::run(&args),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),

@@ -231,6 +231,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     }
     vrrp(&status["vrrp"])?;
     vips(&status["vips"])?;
+    app(&status["app"])?;
     let tarpit = &status["tarpit"];
     if let Some(ports) = tarpit["ports"].as_array() {
         let addresses = tarpit["addresses"].as_array();
@@ -301,6 +302,34 @@ fn vrrp(routers: &Value) -> std::io::Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Rules about programs: how exact they are, and what they do not see.
+fn app(app: &Value) -> std::io::Result<()> {
+    if app.is_null() {
+        return Ok(());
+    }
+    let rules = app["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    let dropped: u64 = rules
+        .iter()
+        .filter_map(|rule| rule["dropped"].as_u64())
+        .sum();
+    let observe = match app["observe"] == true {
+        true => ", observing",
+        false => "",
+    };
+    wrapped(format!(
+        "programs: level {} in {}, {} rules, default {}, unknown {}{observe}; {} programs known, {dropped} packets and calls denied",
+        text(&app["level"]),
+        text(&app["cgroup"]),
+        rules.len().saturating_sub(2),
+        text(&app["default"]),
+        text(&app["unknown"]),
+        app["programs"],
+    ))?;
+    let misses = app["misses"].as_array().into_iter().flatten();
+    let misses: Vec<_> = misses.map(text).collect();
+    wrapped(format!("  not seen: {}", misses.join("; ")))
 }
 
 /// Virtual addresses that weir holds: how many of each interface, and what is not so.

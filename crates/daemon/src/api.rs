@@ -5,6 +5,7 @@
 // An error here is the response itself, made once per bad request.
 #![allow(clippy::result_large_err)]
 
+mod apps;
 mod connection;
 pub mod fail2ban;
 mod listing;
@@ -262,7 +263,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All that is served; `docs/api.md` has the same.
-const ROUTES: [Route; 21] = [
+const ROUTES: [Route; 24] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -280,6 +281,9 @@ const ROUTES: [Route; 21] = [
     ("POST", "/v1/pools/{pool}/reals/{real}", || {
         post(pools::change_real)
     }),
+    ("GET", "/v1/app", || get(apps::status)),
+    ("GET", "/v1/app/programs", || get(apps::programs)),
+    ("GET", "/v1/app/why/{pid}", || get(apps::why)),
     ("GET", "/v1/events", || get(events)),
     ("POST", "/v1/reload", || post(reload)),
     ("POST", "/v1/fail2ban", || post(fail2ban::command)),

@@ -215,6 +215,20 @@ pub fn may_bind_low_ports() -> bool {
     caps::has_cap(None, CapSet::Permitted, FOR_PROXY).unwrap_or(false)
 }
 
+/// Kept as well when there are rules about programs: what another process has mapped is
+/// read through /proc/PID/map_files, and a lease is taken on it.
+const FOR_PROGRAMS: [Capability; 3] = [
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_CHECKPOINT_RESTORE,
+    Capability::CAP_LEASE,
+];
+
+/// Can programs be identified?
+pub fn may_identify_programs() -> bool {
+    let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap_or(false);
+    FOR_PROGRAMS.into_iter().all(has)
+}
+
 /// Descriptors that the daemon may hold, where the host allows so many: systemd
 /// gives 1,024 at first, and one source of logs may hold 4,096 files. (No more:
 /// some programs close every descriptor that they might have.)
@@ -244,6 +258,7 @@ pub fn drop_privileges(
     watches: bool,
     low_ports: bool,
     actions: bool,
+    programs: bool,
 ) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
@@ -256,6 +271,7 @@ pub fn drop_privileges(
     keep.extend(raw_sockets.then_some(FOR_RAW_SOCKETS));
     keep.extend(FOR_WATCHES.into_iter().filter(|_| watches));
     keep.extend(low_ports.then_some(FOR_PROXY));
+    keep.extend(FOR_PROGRAMS.into_iter().filter(|_| programs));
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {

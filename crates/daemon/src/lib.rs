@@ -1,12 +1,12 @@
 //! The daemon as a library, so that tests link it. Features with their sections of
 //! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` (and tarpit) ·
 //! `access` (exemptions, lists, geofence) · `balance` (pools, health checks, the proxy) ·
-//! `vips` (virtual addresses that this host announces, VRRP) · `uplinks` (interfaces) ·
-//! `store` · `fail2ban` (another program's jails) · `actions` and `ignore_command` (their
-//! commands). `real_side` is what `weir real-side`
-//! does on a real, without a daemon. What joins them: `config` (what was typed →
-//! checked) · `service` (what happens on request) · `log_worker` (from the log line to
-//! the ban) · `api` · `run` (the stages in data-path order). `host` is what all of them
+//! `vips` (virtual addresses that this host announces, VRRP) · `identity` (which programs
+//! may talk to whom) · `uplinks` (interfaces) · `store` · `fail2ban` (another program's
+//! jails) · `actions` and `ignore_command` (their commands). `real_side` is what
+//! `weir real-side` does on a real, without a daemon. What joins them: `config` (what was
+//! typed → checked) · `service` (what happens on request) · `log_worker` (from the log line
+//! to the ban) · `api` · `run` (the stages in data-path order). `host` is what all of them
 //! ask of this host.
 #![deny(missing_docs)]
 
@@ -24,6 +24,7 @@ pub mod fail2ban;
 mod fail2ban_filter;
 pub mod fail2ban_state;
 pub mod host;
+pub mod identity;
 pub mod ignore_command;
 pub mod instance;
 pub mod jails;

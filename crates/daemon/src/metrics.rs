@@ -4,6 +4,7 @@
 //! list, and a test holds the two against each other.
 
 mod actions;
+mod apps;
 mod detection;
 mod enforcement;
 mod pools;
@@ -13,6 +14,7 @@ use weir_metrics::{Gauges, Metric, MetricDefinition, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
 
 pub use actions::{ActionCounters, ActionMetrics};
+pub use apps::AppMetrics;
 pub use detection::{
     DecoyMetrics, JailCounters, JailMetrics, ResolverLoad, ResolverMetrics, RingMetrics,
     SourceCounters, SourceMetrics, WatchCounters, WatchMetrics,
@@ -37,6 +39,7 @@ pub struct Metrics {
     pub decoy: DecoyMetrics,
     pub pools: PoolMetrics,
     pub vips: VipMetrics,
+    pub apps: AppMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
     pub actions: ActionMetrics,
@@ -58,6 +61,7 @@ impl Default for Metrics {
             decoy: DecoyMetrics::declare(&mut registry),
             pools: PoolMetrics::declare(&mut registry),
             vips: VipMetrics::declare(&mut registry),
+            apps: AppMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),
             actions: ActionMetrics::declare(&mut registry),

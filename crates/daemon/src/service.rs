@@ -45,6 +45,7 @@ use crate::{
     config::Config,
     current::Current,
     decoy::Decoy,
+    identity::{Apps, PinPlace},
     ignore_command::IgnoreChecks,
     log_status::LogStatus,
     metrics::Metrics,
@@ -110,6 +111,8 @@ pub struct Service {
     pub balancer: Arc<Balancer>,
     /// Virtual addresses that it holds itself.
     pub vips: Arc<Vips>,
+    /// Which programs may talk to whom.
+    pub apps: Arc<Apps>,
     /// Where addresses are.
     pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
@@ -188,6 +191,16 @@ impl Service {
             balancer.clone(),
             &config.get().state_dir,
         ));
+        let apps = Arc::new(Apps::new(
+            PinPlace {
+                root: config.get().enforcement.pin_root.clone(),
+                instance: config.get().enforcement.instance.clone(),
+            },
+            alerts.clone(),
+            events.clone(),
+            geography.clone(),
+            lists.clone(),
+        ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let actions = Arc::new(Actions::new(
@@ -264,6 +277,7 @@ impl Service {
             decoy: decoy.clone(),
             balancer: balancer.clone(),
             vips: vips.clone(),
+            apps: apps.clone(),
             geography: geography.clone(),
             lists: lists.clone(),
             classes: classes.clone(),
@@ -287,6 +301,7 @@ impl Service {
             decoy,
             balancer,
             vips,
+            apps,
             geography,
             lists,
             classes,

@@ -53,11 +53,13 @@ pub enum Kind {
     Test,
     /// A pool's real came, went, or was changed, or others take its new flows.
     Pool,
+    /// A program was refused a connection, or is not known and was let through.
+    App,
 }
 
 impl Kind {
     /// All of them, by the words of the configuration and of JSON.
-    pub const ALL: [(&str, Self); 12] = [
+    pub const ALL: [(&str, Self); 13] = [
         ("found", Self::Found),
         ("ban", Self::Ban),
         ("unban", Self::Unban),
@@ -70,6 +72,7 @@ impl Kind {
         ("summary", Self::Summary),
         ("test", Self::Test),
         ("pool", Self::Pool),
+        ("app", Self::App),
     ];
 
     /// The kind's word in JSON and in the log.
@@ -94,6 +97,37 @@ pub struct Packet {
     pub port: u16,
     /// The interface's index.
     pub interface: u32,
+}
+
+/// A program that has sent, or was to receive, and what was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Actor {
+    /// The path of its executable.
+    pub path: String,
+    /// The SHA-256 of that, as it is mapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// The SHA-256 of the whole program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aggregate: Option<String>,
+    /// The number of the process.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its parents, the next one first: number and executable.
+    pub parents: Vec<String>,
+    /// Its control group.
+    pub cgroup: String,
+    /// The rule that has decided; `default`, `unknown` or `kind of socket` where none has.
+    pub rule: String,
+    /// `allow` or `deny`.
+    pub verdict: &'static str,
+    /// `out`: the program has begun it; else `in`.
+    pub direction: &'static str,
+    /// `tcp`, `udp`, `icmp`, `raw` or `other`.
+    pub protocol: &'static str,
+    /// The peer's port of what goes out, its own of what comes in.
+    pub port: u16,
 }
 
 /// One event; absent fields are left out.
@@ -139,6 +173,9 @@ pub struct Event {
     /// The interface that it came in by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// The program that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor: Option<Actor>,
     /// The lines that led to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
@@ -162,6 +199,7 @@ impl Event {
             until: None,
             packet: None,
             interface: None,
+            actor: None,
             evidence: Vec::new(),
         }
     }
@@ -322,6 +360,7 @@ impl Events {
             Kind::Ban => Some(Budget::Bans),
             Kind::Unban => Some(Budget::Unbans),
             Kind::Allow => Some(Budget::Allows),
+            Kind::App => Some(Budget::Apps),
             Kind::Error => None,
             // The log says so in its own words, or it is no affair of its.
             Kind::Failover | Kind::Start | Kind::Stop | Kind::Summary | Kind::Test | Kind::Pool => {
@@ -351,6 +390,7 @@ impl Events {
             Kind::Unban => tracing::info!("unban {subject}, {by}: {reason}"),
             Kind::Error => tracing::error!("{subject} {reason}"),
             Kind::Allow => tracing::info!("allow {subject}: {reason}"),
+            Kind::App => tracing::info!("app {reason}"),
             _ => tracing::debug!("{:?} {subject} {reason}", event.kind),
         }
     }

@@ -19,6 +19,7 @@ pub(crate) enum Budget {
     Bans,
     Unbans,
     Allows,
+    Apps,
 }
 
 /// Lines that were not written in one second.
@@ -37,6 +38,10 @@ impl fmt::Display for Missed {
             Budget::Allows => write!(
                 f,
                 "… and {n} more in a second that are allowed, see `weir allow list`"
+            ),
+            Budget::Apps => write!(
+                f,
+                "… and {n} more of programs in a second, see `weir app list`"
             ),
         }
     }
@@ -84,7 +89,7 @@ impl Second {
 /// The seconds that are counted now, one a kind.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
-    seconds: [Second; 3],
+    seconds: [Second; 4],
 }
 
 impl LogThrottle {
@@ -105,7 +110,7 @@ impl LogThrottle {
 
     /// Ends the seconds that are over, or `all`.
     pub(crate) fn settle(&mut self, now: Instant, all: bool) -> Vec<Missed> {
-        [Budget::Bans, Budget::Unbans, Budget::Allows]
+        [Budget::Bans, Budget::Unbans, Budget::Allows, Budget::Apps]
             .into_iter()
             .filter_map(|budget| {
                 let second = &mut self.seconds[budget as usize];

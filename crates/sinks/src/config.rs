@@ -243,6 +243,7 @@ fn events(section: &mut Section<'_, '_>, name: &str, format: Format) -> u32 {
                 Kind::Start,
                 Kind::Stop,
                 Kind::Pool,
+                Kind::App,
             ],
             &[Kind::Ban, Kind::Unban, Kind::Error, Kind::Start, Kind::Stop],
         ),

@@ -92,7 +92,8 @@ impl Records {
             | Kind::Failover
             | Kind::Error
             | Kind::Summary
-            | Kind::Pool => return None,
+            | Kind::Pool
+            | Kind::App => return None,
         }
         Some(record.into())
     }

@@ -15,7 +15,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy, fail2ban,
     host::HostFacts,
-    jails, store, uplinks, vips, watch,
+    identity, jails, store, uplinks, vips, watch,
 };
 
 pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
@@ -71,6 +71,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         }
     }
     let watches = watch::config::read(&mut root, &mut warnings);
+    let app =
+        weir_identity::config::read(&mut root, &identity::HostFiles, &list_names, &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
         decoy
@@ -131,6 +133,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
             .filter_map(|(name, filter)| Some((name, filter?)))
             .collect(),
         watches,
+        app,
         sinks,
         warnings,
     };

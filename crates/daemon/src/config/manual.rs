@@ -35,6 +35,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         balance::config::MANUAL,
         vips::config::MANUAL,
         watch::config::MANUAL,
+        weir_identity::config::MANUAL,
         weir_sinks::config::MANUAL,
     ]
     .into_iter()

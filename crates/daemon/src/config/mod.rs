@@ -16,6 +16,7 @@ use std::{
 
 use weir_config::{ConfigErrors, Part, files};
 use weir_core::{PrefixSet, balance::acl::Acl, detect::Definition, geofence::Fence};
+use weir_identity::config::AppConfig;
 use weir_sinks::config::SinkConfig;
 
 use crate::{
@@ -82,6 +83,8 @@ pub struct Config {
     pub filters: BTreeMap<String, Definition>,
     /// The enabled watches, in the order of the file.
     pub watches: Vec<WatchConfig>,
+    /// Which programs may talk to whom.
+    pub app: Option<AppConfig>,
     /// The enabled sinks, in the order of the file.
     pub sinks: Vec<SinkConfig>,
     /// What is allowed but probably not meant.
@@ -114,6 +117,7 @@ impl Config {
             && self.decoy.is_none()
             && self.tarpit.is_none()
             && self.geofence.is_none()
+            && self.app.is_none()
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)
     }
 

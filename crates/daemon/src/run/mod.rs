@@ -80,6 +80,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         config.runs_commands(),
         low_ports,
         config.runs_actions(),
+        config.app.is_some(),
     )?;
 
     let service = Arc::new(start_enforcement(config)?);
@@ -126,6 +127,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let (vips, stopping) = (service.vips.clone(), service.stopping.clone());
         let pulse = service.pulses.of("weir-vips");
         spawn("weir-vips", Box::new(move || vips.run(&stopping, &pulse)))?
+    };
+    let apps = {
+        let (apps, stopping) = (service.apps.clone(), service.stopping.clone());
+        let pulse = service.pulses.of("weir-app");
+        spawn("weir-app", Box::new(move || apps.run(&stopping, &pulse)))?
     };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
@@ -193,7 +199,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    for thread in [maintenance, packets, classes, health, vips, control] {
+    for thread in [maintenance, packets, classes, health, vips, apps, control] {
         thread.join().expect("a panic ends the daemon");
     }
     service.ignore_checks.stop();

@@ -37,6 +37,9 @@ fn put_rules_alone(
     service.balancer.apply(config.balance.as_ref())?;
     service.vips.apply(&config.vips());
     service.classes.apply(&alone.classes, config.fences())?;
+    service
+        .apps
+        .apply(config.app.as_ref(), config.enforcement.observe)?;
     Ok(())
 }
 
@@ -140,6 +143,11 @@ impl Reloader {
         if new.has_privileged_proxy_port() && !instance::may_bind_low_ports() {
             restart.push(
                 "pools to a proxy at ports below 1024 (the first needs CAP_NET_BIND_SERVICE, given up at the start)",
+            );
+        }
+        if new.app.is_some() && !instance::may_identify_programs() {
+            restart.push(
+                "[app] from none (it needs CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_LEASE, given up at the start)",
             );
         }
         if !restart.is_empty() {

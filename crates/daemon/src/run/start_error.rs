@@ -2,7 +2,10 @@
 
 use weir_config::ConfigErrors;
 
-use crate::{access::classes::ClassError, instance::InstanceError, log_worker::WorkerError};
+use crate::{
+    access::classes::ClassError, identity::AppError, instance::InstanceError,
+    log_worker::WorkerError,
+};
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +26,9 @@ pub enum StartError {
     /// Nor can geofence and lists.
     #[error(transparent)]
     Classes(#[from] ClassError),
+    /// Nor can rules about programs.
+    #[error(transparent)]
+    App(#[from] AppError),
     /// Nothing can be read.
     #[error(transparent)]
     Worker(#[from] WorkerError),

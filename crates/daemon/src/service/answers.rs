@@ -17,6 +17,7 @@ use crate::{
     access::exemptions::Exemption,
     balance::{PoolAccess, PoolStatus},
     decoy::{DecoyStatus, tarpit::TarpitStatus},
+    identity::AppStatus,
     store::{Detail, Offence, SaveError, clock::Now},
     vips::{SegmentStatus, VipStatus, VrrpStatus},
     watch::stats::WatchStatus,
@@ -394,6 +395,8 @@ pub struct Status {
     pub pools: Vec<PoolStatus>,
     /// Virtual addresses that weir holds itself.
     pub vips: Vec<VipStatus>,
+    /// Rules about programs, if there is `[app]`.
+    pub app: Option<AppStatus>,
     /// Virtual routers that this host takes part in.
     pub vrrp: Vec<VrrpStatus>,
     /// The interfaces that they are on.

@@ -43,6 +43,9 @@ impl Questions {
             metrics
                 .vips
                 .say(samples, &status.vips, &status.segments, &status.vrrp);
+            if let Some(app) = &status.app {
+                metrics.apps.say(samples, app);
+            }
             for sink in &status.sinks {
                 let is_failing = sink.failing.is_some();
                 metrics

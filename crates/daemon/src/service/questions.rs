@@ -34,6 +34,7 @@ use crate::{
     config::Config,
     current::Current,
     decoy::Decoy,
+    identity::{AppStatus, Apps, ProgramStatus, WhyProgram},
     log_status::LogStatus,
     metrics::Metrics,
     store::{Store, clock::Now},
@@ -52,6 +53,7 @@ pub struct Questions {
     pub(super) decoy: Arc<Decoy>,
     pub(super) balancer: Arc<Balancer>,
     pub(super) vips: Arc<Vips>,
+    pub(super) apps: Arc<Apps>,
     pub(super) geography: Arc<GeoService>,
     pub(super) lists: Lists,
     pub(super) classes: Arc<ClassSync>,
@@ -99,6 +101,30 @@ impl Questions {
         }
         entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
         Ok(entries)
+    }
+
+    /// Rules about programs as they are in force; `None`: there is no `[app]`.
+    pub fn app(&self) -> Result<Option<AppStatus>, Refusal> {
+        self.apps.status().map_err(Self::app_refusal)
+    }
+
+    /// The programs that are known.
+    pub fn programs(&self) -> Vec<ProgramStatus> {
+        self.apps.programs()
+    }
+
+    /// Who a process is, and which rules are about it.
+    pub fn why_program(&self, pid: u32) -> Result<Option<WhyProgram>, Refusal> {
+        if self.config.get().app.is_none() {
+            return Err(Refusal::NotFound(
+                "there is no [app] in the configuration".to_owned(),
+            ));
+        }
+        self.apps.why(pid).map_err(Self::app_refusal)
+    }
+
+    fn app_refusal(error: weir_bpf::Error) -> Refusal {
+        Refusal::Backend(error.into())
     }
 
     /// Bans with their explanations.
@@ -370,6 +396,7 @@ impl Questions {
             decoy: self.decoy.status(&by_producer)?,
             pools: self.balancer.status()?,
             vips: self.vips.status(),
+            app: self.app()?,
             vrrp: self.vips.routers(),
             segments: self.vips.segments(),
             tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,

@@ -1,0 +1,34 @@
+//! What the rules of `[app]` name of this host.
+
+use std::path::Path;
+
+use weir_identity::{
+    Digest,
+    config::Facts,
+    hash::{self, Limits},
+};
+
+/// This host's users and files.
+pub struct HostFiles;
+
+/// The SHA-256 of a file as it is now.
+///
+/// # Errors
+/// Why it has none, for people.
+pub fn digest_of(path: &Path) -> Result<Digest, String> {
+    let hashed = hash::path(path, Limits::default());
+    hashed
+        .map(|hashed| hashed.digest)
+        .map_err(|e| e.to_string())
+}
+
+impl Facts for HostFiles {
+    fn user(&self, name: &str) -> Option<u32> {
+        let user = nix::unistd::User::from_name(name).ok()??;
+        Some(user.uid.as_raw())
+    }
+
+    fn digest(&self, path: &Path) -> Result<Digest, String> {
+        digest_of(path)
+    }
+}

@@ -1,0 +1,203 @@
+//! The files that programs have mapped, by what is in them. A file is hashed as it is
+//! mapped, not as some path names it now, and while a read lease is held on it: who wants
+//! to write to it waits until everything that was concluded from it is taken back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
+
+use weir_bpf::lease::Lease;
+use weir_identity::{
+    Digest,
+    hash::{self, FileKey, HashError, Limits},
+};
+
+/// Files that leases are held on: a descriptor each. Of more the time of change is
+/// compared, at each look at a program that has them mapped.
+pub const MAX_LEASES: usize = 4096;
+/// Files whose digests are remembered.
+pub const MAX_KNOWN: usize = 16_384;
+
+/// Why a file has no digest that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoDigest {
+    /// It is open to be written, or was written while it was read: later, perhaps.
+    Written,
+    /// Its file system may answer otherwise at each read.
+    Untrusted,
+    /// It is larger, or slower to read, than is waited for.
+    TooLarge,
+    /// It could not be read; its process is gone, mostly.
+    Unreadable,
+}
+
+impl NoDigest {
+    /// For people, behind the name of the file.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Written => "it is open to be written",
+            Self::Untrusted => "its file system may answer otherwise at each read",
+            Self::TooLarge => "it is too large, or takes too long to read",
+            Self::Unreadable => "it cannot be read",
+        }
+    }
+}
+
+impl From<HashError> for NoDigest {
+    fn from(error: HashError) -> Self {
+        match error {
+            HashError::Changed => Self::Written,
+            HashError::TooLarge(..) | HashError::TooSlow(_) => Self::TooLarge,
+            HashError::Io(_) | HashError::NoFile => Self::Unreadable,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    digest: Digest,
+    lease: Option<Lease>,
+}
+
+/// Digests by files.
+#[derive(Debug, Default)]
+pub struct Objects {
+    known: BTreeMap<FileKey, Known>,
+    leases: usize,
+}
+
+impl Objects {
+    /// The digest of what `path` leads to: `/proc/PID/map_files/…` or `/proc/PID/exe`.
+    pub fn digest(&mut self, path: &Path) -> Result<(FileKey, Digest), NoDigest> {
+        let file = hash::open(path)?;
+        let about = file.metadata().map_err(|_| NoDigest::Unreadable)?;
+        let id = FileKey::of(&about);
+        if let Some(known) = self.known.get(&id) {
+            return Ok((id, known.digest));
+        }
+        let second = match self.leases < MAX_LEASES {
+            true => file.try_clone().ok(),
+            false => None,
+        };
+        let lease = match second.map(Lease::take) {
+            Some(Ok(lease)) => Some(lease),
+            Some(Err((_, error))) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(NoDigest::Written);
+            }
+            Some(Err(_)) | None => None,
+        };
+        let hashed = hash::file(&file, Limits::default())?;
+        let digest = hashed.trusted().ok_or(NoDigest::Untrusted)?;
+        if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
+            return Err(NoDigest::Written);
+        }
+        if self.known.len() >= MAX_KNOWN {
+            // The digest of one is found again when it is asked for.
+            let without = self.known.iter().find(|(_, known)| known.lease.is_none());
+            let gone = without
+                .or_else(|| self.known.iter().next())
+                .map(|(id, _)| *id);
+            if let Some(known) = gone.and_then(|gone| self.known.remove(&gone)) {
+                self.leases -= usize::from(known.lease.is_some());
+            }
+        }
+        self.leases += usize::from(lease.is_some());
+        self.known.insert(id, Known { digest, lease });
+        Ok((id, digest))
+    }
+
+    /// Files that somebody waits to write to: their digests are forgotten here. He waits
+    /// until the answer is dropped.
+    pub fn take_broken(&mut self) -> Broken {
+        let is_broken = |known: &Known| known.lease.as_ref().is_some_and(Lease::is_broken);
+        let broken = self.known.extract_if(.., |_, known| is_broken(known));
+        let broken: Vec<_> = broken.collect();
+        self.leases -= broken.len();
+        Broken {
+            files: broken.iter().map(|(id, _)| *id).collect(),
+            _leases: broken
+                .into_iter()
+                .filter_map(|(_, known)| known.lease)
+                .collect(),
+        }
+    }
+
+    /// Digests and leases.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.known.len(), self.leases)
+    }
+}
+
+/// Files that are about to be written to.
+pub struct Broken {
+    /// Which files they are.
+    pub files: BTreeSet<FileKey>,
+    _leases: Vec<Lease>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_to_be_written_is_forgotten_first() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, "one").unwrap();
+        let mut objects = Objects::default();
+        let (id, digest) = objects.digest(&path).unwrap();
+        // sha256sum of "one".
+        assert_eq!(
+            digest.to_string(),
+            "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+        );
+        assert_eq!(objects.counts(), (1, 1));
+        assert!(objects.take_broken().files.is_empty());
+        let other = path.clone();
+        let writes = thread::spawn(move || fs::write(other, "two").unwrap());
+        let broken = loop {
+            let broken = objects.take_broken();
+            if !broken.files.is_empty() {
+                break broken;
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(broken.files, BTreeSet::from([id]));
+        assert_eq!(objects.counts(), (0, 0));
+        // It is not written while the lease is held.
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        drop(broken);
+        writes.join().unwrap();
+        assert_ne!(objects.digest(&path).unwrap().1, digest);
+    }
+
+    #[test]
+    fn a_file_that_is_open_to_be_written_has_no_digest() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let writer = File::create(&path).unwrap();
+        let mut objects = Objects::default();
+        assert_eq!(objects.digest(&path), Err(NoDigest::Written));
+        drop(writer);
+        objects.digest(&path).unwrap();
+        // Sparse, and longer than anything that is read.
+        let large = dir.path().join("large");
+        let most = Limits::default().bytes;
+        File::create(&large).unwrap().set_len(most + 1).unwrap();
+        assert_eq!(objects.digest(&large), Err(NoDigest::TooLarge));
+        assert_eq!(
+            objects.digest(Path::new("/proc/self/map_files/0-1")),
+            Err(NoDigest::Unreadable)
+        );
+    }
+}

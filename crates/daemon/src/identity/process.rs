@@ -1,0 +1,242 @@
+//! What a process is, read from /proc: the files that it has mapped executable, by their
+//! content, and what rules ask besides.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs::{self, File},
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use weir_bpf::identity::Seen;
+use weir_identity::{Object, Program, hash::FileKey, packages};
+
+use super::objects::{NoDigest, Objects};
+
+/// Bytes of a list of mappings that are read: 65,536 mappings have about 6 MiB.
+const MAX_MAPS: u64 = 8 << 20;
+/// Files that one program has mapped executable.
+const MAX_OBJECTS: usize = 1024;
+/// Bytes of arguments.
+const MAX_ARGUMENTS: u64 = 4096;
+
+/// What dpkg has on record of each package.
+const DPKG_INFO: &str = "/var/lib/dpkg/info";
+
+/// A process, and of which files it consists.
+#[derive(Debug, Clone)]
+pub struct ReadProgram {
+    /// As rules ask about it.
+    pub program: Program,
+    /// What it has mapped.
+    pub files: BTreeSet<FileKey>,
+    /// Why the first file without a digest has none, and which it is.
+    pub without: Option<(PathBuf, NoDigest)>,
+}
+
+/// One file in the list of mappings: where it is mapped first, and its name there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mapping {
+    range: String,
+    path: PathBuf,
+}
+
+/// The files that are mapped executable, each once, by device and inode.
+fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
+    let mut found = BTreeMap::new();
+    for line in maps.split(|byte| *byte == b'\n') {
+        // address perms offset dev inode, blanks, and the path with whatever is in it.
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut field = || fields.next().unwrap_or_default();
+        let (range, perms, _, device, inode) = (field(), field(), field(), field(), field());
+        let inode = std::str::from_utf8(inode)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok());
+        let Some(inode) = inode.filter(|inode| *inode != 0 && perms.get(2) == Some(&b'x')) else {
+            continue;
+        };
+        let path = field().trim_ascii_start();
+        found
+            .entry((device.to_vec(), inode))
+            .or_insert_with(|| Mapping {
+                range: String::from_utf8_lossy(range).into_owned(),
+                path: PathBuf::from(OsStr::from_bytes(path)),
+            });
+    }
+    found
+}
+
+fn read_at_most(path: &Path, most: u64) -> Option<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .ok()?
+        .take(most + 1)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    let is_cut = bytes.len() as u64 > most;
+    bytes.truncate(most as usize);
+    Some((bytes, is_cut))
+}
+
+/// The path of a process's control group in the hierarchy of version 2.
+pub fn cgroup_of(pid: u32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.to_owned())
+}
+
+/// The script among an interpreter's arguments: the first that is no option.
+fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> {
+    let argument = arguments
+        .iter()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'))?;
+    let path = Path::new(argument);
+    match path.is_absolute() {
+        true => Some(path.to_owned()),
+        false => Some(directory?.join(path)),
+    }
+}
+
+/// Reads a process, which is as `seen` says, with the package of its executable if that is
+/// asked for; `None`: it is gone.
+pub fn read(
+    pid: u32,
+    seen: &Seen,
+    objects: &mut Objects,
+    asks_package: bool,
+) -> Option<ReadProgram> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let (maps, is_cut) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
+    let mappings = executable_mappings(&maps);
+    let mut program = Program {
+        anonymous: seen.key.anonymous,
+        truncated: is_cut || mappings.len() > MAX_OBJECTS,
+        uid: seen.uid,
+        cgroup: cgroup_of(pid)?,
+        ..Program::default()
+    };
+    let (mut files, mut without) = (BTreeSet::new(), None);
+    let mut object = |from: &Path, path: PathBuf| {
+        let digest = match objects.digest(from) {
+            Ok((id, digest)) => {
+                files.insert(id);
+                Some(digest)
+            }
+            Err(why) => {
+                without.get_or_insert_with(|| (path.clone(), why));
+                None
+            }
+        };
+        Object { path, digest }
+    };
+    for mapping in mappings.into_values().take(MAX_OBJECTS) {
+        let from = proc.join("map_files").join(&mapping.range);
+        program.objects.push(object(&from, mapping.path));
+    }
+    program.objects.sort_by(|a, b| a.path.cmp(&b.path));
+    if let Ok(path) = fs::read_link(proc.join("exe")) {
+        let exe = object(&proc.join("exe"), path);
+        if asks_package && let Ok(file) = File::open(proc.join("exe")) {
+            program.package = packages::owner(Path::new(DPKG_INFO), &exe.path, &file);
+        }
+        program.exe = Some(exe);
+    }
+    let namespace = fs::read_link(proc.join("ns/net")).ok();
+    program.netns = namespace
+        .and_then(|link| {
+            let text = link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?;
+            text.parse().ok()
+        })
+        .unwrap_or_default();
+    let (arguments, _) = read_at_most(&proc.join("cmdline"), MAX_ARGUMENTS)?;
+    program.cmdline = arguments
+        .split(|byte| *byte == 0)
+        .filter(|argument| !argument.is_empty())
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    let directory = fs::read_link(proc.join("cwd")).ok();
+    program.script = script_of(&program.cmdline, directory.as_deref());
+    Some(ReadProgram {
+        program,
+        files,
+        without,
+    })
+}
+
+/// The parents of a process up to the first one: numbers and executables.
+pub fn parents(pid: u32) -> Vec<(u32, String)> {
+    let mut chain = Vec::new();
+    let mut of = pid;
+    // No host nests deeper, and a number may come again meanwhile.
+    while chain.len() < 16 {
+        let Ok(stat) = fs::read_to_string(format!("/proc/{of}/stat")) else {
+            break;
+        };
+        // The name of a program may have blanks and parentheses.
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1));
+        let Some(parent) = parent
+            .and_then(|text| text.parse().ok())
+            .filter(|pid| *pid != 0)
+        else {
+            break;
+        };
+        let exe = fs::read_link(format!("/proc/{parent}/exe"));
+        let exe = exe.map_or_else(
+            |_| "?".to_owned(),
+            |path| path.to_string_lossy().into_owned(),
+        );
+        chain.push((parent, exe));
+        of = parent;
+    }
+    chain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_read_whatever_their_path_has() {
+        let maps = b"7f00-7f10 r--p 00000000 fe:00 12   /usr/bin/a b\n\
+            7f10-7f20 r-xp 00001000 fe:00 12                /usr/bin/a b (deleted)\n\
+            7f20-7f30 r-xp 00002000 fe:00 12                /usr/bin/a b\n\
+            7f30-7f40 rwxp 00000000 00:00 0 \n\
+            7f40-7f50 r-xp 00000000 00:01 1033              /memfd:x (deleted)\n\
+            7ffd-7fff r-xp 00000000 00:00 0                 [vdso]\n\
+            torn";
+        let found = executable_mappings(maps);
+        let shown: Vec<_> = found
+            .values()
+            .map(|m| format!("{} {}", m.range, m.path.display()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "7f40-7f50 /memfd:x (deleted)",
+                "7f10-7f20 /usr/bin/a b (deleted)"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_script_is_the_first_argument_that_is_no_option() {
+        let of = |line: &str| {
+            let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            script_of(&arguments, Some(Path::new("/srv")))
+        };
+        assert_eq!(of("python3 -u /opt/a.py x"), Some("/opt/a.py".into()));
+        assert_eq!(of("python3 a.py"), Some("/srv/a.py".into()));
+        assert_eq!(of("python3 -i"), None);
+    }
+
+    #[test]
+    fn this_process_has_parents() {
+        let parents = parents(std::process::id());
+        assert!(!parents.is_empty());
+    }
+}

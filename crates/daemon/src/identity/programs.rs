@@ -1,0 +1,182 @@
+//! The programs that the kernel knows, by their numbers there.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use weir_bpf::identity::{Handle, Identity, Key, MAX_IDENTITIES};
+
+use super::{objects::NoDigest, process::ReadProgram};
+
+/// One that is known.
+pub struct KnownProgram {
+    key: Key,
+    handle: Handle,
+    since: Instant,
+    /// Who it is.
+    pub read: ReadProgram,
+}
+
+/// All of them.
+pub struct Programs {
+    known: BTreeMap<u16, KnownProgram>,
+    by_key: HashMap<Key, u16>,
+    /// Handles that an earlier daemon has given: who is still there keeps his.
+    given: HashMap<Key, Handle>,
+    serial: u16,
+    next: u16,
+    evicted: u64,
+}
+
+impl Programs {
+    /// None yet; those that an earlier daemon has named are known again when they are
+    /// identified.
+    pub fn over(identity: &Identity) -> Self {
+        let given: HashMap<_, _> = identity.named().into_iter().collect();
+        let next = given
+            .values()
+            .map(|handle| handle.number())
+            .max()
+            .unwrap_or(0);
+        let next = match usize::from(next) >= MAX_IDENTITIES {
+            true => 1,
+            false => next + 1,
+        };
+        let serials = given.values().map(|handle| handle.serial());
+        Self {
+            serial: serials.max().unwrap_or(0).wrapping_add(1).max(1),
+            known: BTreeMap::new(),
+            by_key: HashMap::new(),
+            given,
+            next,
+            evicted: 0,
+        }
+    }
+
+    /// A number that nobody has, or that of whoever is known for longest.
+    fn free_number(&mut self) -> u16 {
+        for _ in 0..MAX_IDENTITIES {
+            let number = self.next;
+            self.next = match usize::from(number) >= MAX_IDENTITIES {
+                true => 1,
+                false => number + 1,
+            };
+            if !self.known.contains_key(&number) {
+                return number;
+            }
+        }
+        let oldest = self.known.iter().min_by_key(|(_, program)| program.since);
+        let number = oldest.map_or(1, |(number, _)| *number);
+        if let Some(gone) = self.known.remove(&number) {
+            self.by_key.remove(&gone.key);
+            self.evicted += 1;
+        }
+        number
+    }
+
+    /// Notes who that is; the kernel is told with this handle.
+    pub fn note(&mut self, key: &Key, read: ReadProgram) -> Handle {
+        let known = self
+            .by_key
+            .get(key)
+            .and_then(|number| self.known.get(number));
+        let given = self.given.remove(key);
+        let handle = match (known, given) {
+            (Some(known), _) => known.handle,
+            (None, Some(given)) if !self.known.contains_key(&given.number()) => given,
+            (None, _) => {
+                let number = self.free_number();
+                self.serial = self.serial.wrapping_add(1).max(1);
+                Handle::new(number, self.serial)
+            }
+        };
+        self.by_key.insert(*key, handle.number());
+        let program = KnownProgram {
+            key: *key,
+            handle,
+            since: Instant::now(),
+            read,
+        };
+        self.known.insert(handle.number(), program);
+        handle
+    }
+
+    /// Says of all of them who they are.
+    pub fn name_all(&self, identity: &Identity) -> weir_bpf::Result<()> {
+        let mut known = self.known.values();
+        known.try_for_each(|program| identity.name(&program.key, program.handle))
+    }
+
+    /// Forgets these: they are asked about anew when they send.
+    pub fn forget(
+        &mut self,
+        identity: &Identity,
+        is_wanted: impl Fn(&ReadProgram) -> bool,
+    ) -> weir_bpf::Result<()> {
+        let gone = self
+            .known
+            .extract_if(.., |_, program| is_wanted(&program.read));
+        let gone: Vec<_> = gone.collect();
+        for (_, program) in gone {
+            self.by_key.remove(&program.key);
+            identity.unname(&program.key);
+            identity.forget_identity(program.handle)?;
+        }
+        Ok(())
+    }
+
+    /// The same of those that were identified some time ago.
+    pub fn forget_old(
+        &mut self,
+        identity: &Identity,
+        age: Duration,
+        is_wanted: impl Fn(&ReadProgram) -> bool,
+    ) -> weir_bpf::Result<()> {
+        let now = Instant::now();
+        let old: Vec<_> = self
+            .known
+            .extract_if(.., |_, program| {
+                now.duration_since(program.since) > age && is_wanted(&program.read)
+            })
+            .collect();
+        for (_, program) in old {
+            self.by_key.remove(&program.key);
+            identity.unname(&program.key);
+            identity.forget_identity(program.handle)?;
+        }
+        Ok(())
+    }
+
+    /// Who has this handle.
+    pub fn by_handle(&self, handle: Handle) -> Option<&KnownProgram> {
+        let program = self.known.get(&handle.number())?;
+        (program.handle == handle).then_some(program)
+    }
+
+    /// All with their handles.
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &KnownProgram)> {
+        self.known.values().map(|program| (program.handle, program))
+    }
+
+    /// Is this one known?
+    pub fn has(&self, key: &Key) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// How many had to go for others.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// One with a file that has no digest: executable, file, why.
+    pub fn without_digest(&self) -> Option<(PathBuf, PathBuf, NoDigest)> {
+        self.known.values().find_map(|program| {
+            let (file, why) = program.read.without.clone()?;
+            let exe = program.read.program.exe.as_ref();
+            let exe = exe.map(|exe| exe.path.clone()).unwrap_or_default();
+            Some((exe, file, why))
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! What is shown of rules about programs, and of programs.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use serde::Serialize;
+use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
+use weir_identity::{Digest, Object, Rule};
+
+use super::{Apps, State};
+
+/// `[app]` as it is in force.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppStatus {
+    /// How exact it is: `strict`.
+    pub level: &'static str,
+    /// What it does not see, or does not tell.
+    pub misses: &'static [&'static str],
+    /// The control group in which it holds.
+    pub cgroup: PathBuf,
+    /// Nothing is dropped.
+    pub observe: bool,
+    /// Where no rule holds.
+    pub default: &'static str,
+    /// Of programs that are not known yet.
+    pub unknown: &'static str,
+    /// In the order in which they are asked, the default last.
+    pub rules: Vec<RuleStatus>,
+    /// Programs that are known.
+    pub programs: usize,
+    /// Files whose digests are known, and how many of them cannot be written meanwhile.
+    pub files: usize,
+    /// See `files`.
+    pub leases: usize,
+    /// What is counted.
+    #[serde(skip)]
+    pub counts: IdentityCounts,
+    /// Programs that had to be forgotten for others.
+    pub evicted: u64,
+}
+
+/// One rule, and what it has decided.
+#[derive(Debug, Clone, Serialize)]
+pub struct RuleStatus {
+    /// Its name; `default` and `unknown` stand for what decides where none does.
+    pub name: String,
+    /// What it says.
+    pub verdict: &'static str,
+    /// How many known programs it is about.
+    pub programs: usize,
+    /// Connections and flows that it has decided.
+    pub judged: u64,
+    /// Packets that were dropped, and calls that were refused.
+    pub dropped: u64,
+}
+
+/// One program that is known.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProgramStatus {
+    /// The executable, with its SHA-256.
+    pub exe: Option<Object>,
+    /// The SHA-256 of the whole.
+    pub aggregate: Option<Digest>,
+    /// How many files it has mapped executable.
+    pub objects: usize,
+    /// It has executable memory of no file.
+    pub anonymous: bool,
+    /// Its user; of several the one that was identified first.
+    pub uid: u32,
+    /// Its control group.
+    pub cgroup: String,
+    /// Rules that are about it.
+    pub rules: Vec<Arc<str>>,
+}
+
+/// Why a process may or may not.
+#[derive(Debug, Clone, Serialize)]
+pub struct WhyProgram {
+    /// The process that was asked about.
+    pub pid: u32,
+    /// As the rules see it.
+    pub program: weir_identity::Program,
+    /// The SHA-256 of the whole.
+    pub aggregate: Option<Digest>,
+    /// It runs in the control group in which rules hold.
+    pub is_judged: bool,
+    /// The kernel knows it.
+    pub is_known: bool,
+    /// What the walk over its mappings took, in microseconds.
+    pub walk_us: f64,
+    /// Each rule in its order, and whether it is about the program.
+    pub rules: Vec<RuleAbout>,
+    /// Where none of them holds.
+    pub default: &'static str,
+}
+
+/// A rule, and whether it is about a program.
+#[derive(Debug, Clone, Serialize)]
+pub struct RuleAbout {
+    /// The name in the configuration.
+    pub name: Arc<str>,
+    /// What it says.
+    pub verdict: &'static str,
+    /// Its conditions are met.
+    pub is_met: bool,
+}
+
+/// What level `strict` does not see (docs/guide/app.md has the same).
+pub const MISSES: &[&str] = &[
+    "code that is put into a process without a file (ptrace, a JIT): told as anonymous memory",
+    "the text of scripts: an interpreter's files are what is looked at",
+    "AF_PACKET and AF_XDP sockets, which need CAP_NET_RAW, and AF_VSOCK",
+    "a program that asks another one to send for it",
+    "holders of a socket that never send: found within 10 s",
+];
+
+impl Apps {
+    /// What is in force; `None`: there is no `[app]`.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn status(&self) -> Result<Option<AppStatus>, weir_bpf::Error> {
+        let guard = self.state();
+        let Some(state) = &*guard else {
+            return Ok(None);
+        };
+        let hits = state.hits()?;
+        let of = |name: &str| hits.get(name).copied().unwrap_or_default();
+        let about = |rule: &Rule| {
+            let known = state.programs.iter();
+            known
+                .filter(|(_, program)| rule.is_about(&program.read.program))
+                .count()
+        };
+        let row = |name: &str, verdict, programs, hits: Hits| RuleStatus {
+            name: name.to_owned(),
+            verdict,
+            programs,
+            judged: hits.judged,
+            dropped: hits.dropped,
+        };
+        let policy = &state.policy;
+        let mut rules: Vec<_> = policy
+            .rules
+            .iter()
+            .map(|rule| row(&rule.name, rule.verdict.name(), about(rule), of(&rule.name)))
+            .collect();
+        let programs = state.programs.iter().count();
+        for (name, verdict, by) in [
+            ("unknown", policy.unknown.name(), DecidedBy::Unknown),
+            ("default", policy.default.name(), DecidedBy::Default),
+        ] {
+            rules.push(row(name, verdict, programs, state.identity.hits(by)?));
+        }
+        let (files, leases) = state.objects.counts();
+        Ok(Some(AppStatus {
+            level: "strict",
+            misses: MISSES,
+            cgroup: state.cgroup.path().to_owned(),
+            observe: state.observe,
+            default: policy.default.name(),
+            unknown: policy.unknown.name(),
+            rules,
+            programs,
+            files,
+            leases,
+            counts: state.identity.counts()?,
+            evicted: state.programs.evicted(),
+        }))
+    }
+
+    /// The programs that are known, by their executables.
+    pub fn programs(&self) -> Vec<ProgramStatus> {
+        let guard = self.state();
+        let Some(state) = &*guard else {
+            return Vec::new();
+        };
+        let mut programs: Vec<_> = state
+            .programs
+            .iter()
+            .map(|(_, known)| {
+                let program = &known.read.program;
+                ProgramStatus {
+                    exe: program.exe.clone(),
+                    aggregate: program.aggregate(),
+                    objects: program.objects.len(),
+                    anonymous: program.anonymous,
+                    uid: program.uid,
+                    cgroup: program.cgroup.clone(),
+                    rules: state
+                        .policy
+                        .rules
+                        .iter()
+                        .filter(|rule| rule.is_about(program))
+                        .map(|rule| rule.name.clone())
+                        .collect(),
+                }
+            })
+            .collect();
+        programs.sort_by(|a, b| {
+            let path = |status: &ProgramStatus| status.exe.as_ref().map(|exe| exe.path.clone());
+            path(a).cmp(&path(b))
+        });
+        programs
+    }
+
+    /// Who a process is, and which rules are about it; `None`: there is no such process, or
+    /// no `[app]`.
+    ///
+    /// # Errors
+    /// The kernel refuses to look.
+    pub fn why(&self, pid: u32) -> Result<Option<WhyProgram>, weir_bpf::Error> {
+        let mut guard = self.state();
+        let Some(state) = &mut *guard else {
+            return Ok(None);
+        };
+        let Some((seen, read)) = state.read(pid)? else {
+            return Ok(None);
+        };
+        let State {
+            policy,
+            cgroup,
+            programs,
+            ..
+        } = state;
+        let rules = policy.rules.iter().map(|rule| RuleAbout {
+            name: rule.name.clone(),
+            verdict: rule.verdict.name(),
+            is_met: rule.is_about(&read.program),
+        });
+        let below = cgroup.below_root();
+        let is_judged = below == "/"
+            || read.program.cgroup == below
+            || read.program.cgroup.starts_with(&format!("{below}/"));
+        Ok(Some(WhyProgram {
+            pid,
+            aggregate: read.program.aggregate(),
+            is_judged,
+            is_known: programs.has(&seen.key),
+            walk_us: seen.walk_ns as f64 / 1000.0,
+            rules: rules.collect(),
+            default: policy.default.name(),
+            program: read.program,
+        }))
+    }
+
+    /// What each rule has decided, by name.
+    pub fn hits(&self) -> BTreeMap<Arc<str>, Hits> {
+        let guard = self.state();
+        let state = guard.as_ref();
+        state
+            .and_then(|state| state.hits().ok())
+            .unwrap_or_default()
+    }
+}

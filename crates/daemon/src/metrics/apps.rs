@@ -1,0 +1,110 @@
+//! Rules about programs, and what the kernel has decided by them.
+
+use weir_metrics::{Gauges, Registry, Samples, Totals};
+
+use crate::identity::AppStatus;
+
+/// Rules, programs, and how they are told apart.
+#[derive(Debug)]
+pub struct AppMetrics {
+    decisions: Totals<1>,
+    dropped: Totals<1>,
+    programs: Gauges<0>,
+    evicted: Totals<0>,
+    files: Gauges<0>,
+    leases: Gauges<0>,
+    packets: Totals<1>,
+    refused: Totals<1>,
+    walks: Totals<1>,
+    unknown: Totals<0>,
+    lost: Totals<0>,
+    crowded: Totals<0>,
+}
+
+impl AppMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        Self {
+            decisions: registry.totals(
+                "weir_app_decisions_total",
+                "Connections and flows that a rule of [app] has decided; default and unknown stand for no rule.",
+                &["rule"],
+            ),
+            dropped: registry.totals(
+                "weir_app_dropped_total",
+                "Packets dropped, and calls refused, by a rule of [app].",
+                &["rule"],
+            ),
+            programs: registry.gauges("weir_app_programs", "Programs that are known.", &[]),
+            evicted: registry.totals(
+                "weir_app_evicted_programs_total",
+                "Programs that were forgotten because there was no room.",
+                &[],
+            ),
+            files: registry.gauges(
+                "weir_app_files",
+                "Files of programs whose SHA-256 is known.",
+                &[],
+            ),
+            leases: registry.gauges(
+                "weir_app_leases",
+                "How many of these nobody can write to before the SHA-256 is taken back.",
+                &[],
+            ),
+            packets: registry.totals(
+                "weir_app_packets_dropped_total",
+                "Packets dropped because of the program, by direction.",
+                &["direction"],
+            ),
+            refused: registry.totals(
+                "weir_app_refused_total",
+                "Calls refused with EPERM because of the program: connect, or socket.",
+                &["call"],
+            ),
+            walks: registry.totals(
+                "weir_app_walks_total",
+                "Walks over the mappings of a process: done, or busy where others changed them all the time.",
+                &["result"],
+            ),
+            unknown: registry.totals(
+                "weir_app_unknown_decisions_total",
+                "Decisions about programs that were not known.",
+                &[],
+            ),
+            lost: registry.totals(
+                "weir_app_lost_events_total",
+                "Events about programs that found the ring full.",
+                &[],
+            ),
+            crowded: registry.totals(
+                "weir_app_crowded_sockets_total",
+                "Sockets held by more different programs than are remembered.",
+                &[],
+            ),
+        }
+    }
+
+    pub(crate) fn say(&self, samples: &mut Samples, app: &AppStatus) {
+        for rule in &app.rules {
+            samples.total(self.decisions, [&rule.name], rule.judged);
+            samples.total(self.dropped, [&rule.name], rule.dropped);
+        }
+        let counts = &app.counts;
+        samples.gauge(self.programs, [], app.programs as u64);
+        samples.total(self.evicted, [], app.evicted);
+        samples.gauge(self.files, [], app.files as u64);
+        samples.gauge(self.leases, [], app.leases as u64);
+        samples.total(self.packets, ["out"], counts.dropped_out);
+        samples.total(self.packets, ["in"], counts.dropped_in);
+        samples.total(self.refused, ["connect"], counts.refused);
+        samples.total(self.refused, ["socket"], counts.refused_sockets);
+        samples.total(
+            self.walks,
+            ["done"],
+            counts.walks.saturating_sub(counts.busy),
+        );
+        samples.total(self.walks, ["busy"], counts.busy);
+        samples.total(self.unknown, [], counts.unknown);
+        samples.total(self.lost, [], counts.lost);
+        samples.total(self.crowded, [], counts.crowded);
+    }
+}

@@ -1,0 +1,215 @@
+//! `weir app`
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::{Common, ExitAnswer, show};
+
+/// Show which programs may talk to whom, and who they are
+#[derive(Subcommand)]
+pub enum Verb {
+    /// List the rules with what each has decided; exit code 1 if there is no \[app\]
+    List {
+        /// List the programs that are known instead, and the rules about each
+        #[arg(long)]
+        programs: bool,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the SHA-256 of files, as rules name them
+    Hash {
+        /// Executables and libraries
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say who a process is, and which rules are about it; exit code 1 if none is
+    Why {
+        /// The process
+        pid: u32,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the rules that decide most, by decisions since they are in force
+    Top {
+        /// How many
+        #[arg(long, default_value = "10")]
+        count: usize,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
+    match verb {
+        Verb::List {
+            programs: false,
+            json,
+        } => rules(common, *json, None),
+        Verb::List {
+            programs: true,
+            json,
+        } => programs(common, *json),
+        Verb::Top { count, json } => rules(common, *json, Some(*count)),
+        Verb::Why { pid, json } => why(common, *pid, *json),
+        Verb::Hash { paths, json } => hash(paths, *json),
+    }
+}
+
+fn rules(common: &Common, is_json: bool, top: Option<usize>) -> anyhow::Result<ExitAnswer> {
+    let answer = common.client().get("/v1/app")?.ok()?;
+    let app = &answer["app"];
+    let mut rules = array(&app["rules"]).to_vec();
+    if let Some(count) = top {
+        rules.sort_by_key(|rule| std::cmp::Reverse(rule["judged"].as_u64()));
+        rules.truncate(count);
+    }
+    if is_json {
+        match top {
+            Some(_) => show::json(&Value::Array(rules))?,
+            None => show::json(app)?,
+        }
+    } else if app.is_null() {
+        show::line("there is no [app] in the configuration: every program may talk to everybody")?;
+    } else {
+        let rows: Vec<_> = rules
+            .iter()
+            .map(|rule| {
+                let number = |key: &str| rule[key].to_string();
+                vec![
+                    show::text(&rule["name"]),
+                    show::text(&rule["verdict"]),
+                    number("programs"),
+                    number("judged"),
+                    number("dropped"),
+                ]
+            })
+            .collect();
+        show::table(
+            &["RULE", "VERDICT", "PROGRAMS", "DECISIONS", "DENIED"],
+            &rows,
+        )?;
+    }
+    Ok(match app.is_null() {
+        true => ExitAnswer::No,
+        false => ExitAnswer::Done,
+    })
+}
+
+fn names(rules: &Value) -> String {
+    let names: Vec<_> = array(rules).iter().map(show::text).collect();
+    match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+fn digest(value: &Value) -> String {
+    value.as_str().map_or_else(|| "-".to_owned(), str::to_owned)
+}
+
+fn programs(common: &Common, is_json: bool) -> anyhow::Result<ExitAnswer> {
+    let answer = common.client().get("/v1/app/programs")?.ok()?;
+    let programs = array(&answer["programs"]);
+    if is_json {
+        show::json(&answer["programs"])?;
+        return Ok(ExitAnswer::Done);
+    }
+    let rows: Vec<_> = programs
+        .iter()
+        .map(|program| {
+            vec![
+                digest(&program["exe"]["path"]),
+                program["objects"].to_string(),
+                program["uid"].to_string(),
+                names(&program["rules"]),
+                digest(&program["exe"]["digest"]),
+            ]
+        })
+        .collect();
+    show::table(&["PROGRAM", "FILES", "UID", "RULES", "SHA-256"], &rows)?;
+    Ok(ExitAnswer::Done)
+}
+
+fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
+    let why = common.client().get(&format!("/v1/app/why/{pid}"))?.ok()?;
+    let met = array(&why["rules"])
+        .iter()
+        .filter(|rule| rule["is_met"] == true);
+    let met: Vec<_> = met.collect();
+    let found = match met.is_empty() {
+        true => ExitAnswer::No,
+        false => ExitAnswer::Done,
+    };
+    if is_json {
+        show::json(&why)?;
+        return Ok(found);
+    }
+    let program = &why["program"];
+    show::line(format!(
+        "process {pid}: {}",
+        digest(&program["exe"]["path"])
+    ))?;
+    show::line(format!("  SHA-256 {}", digest(&program["exe"]["digest"])))?;
+    show::line(format!("  whole   {}", digest(&why["aggregate"])))?;
+    show::line(format!(
+        "  uid {}, control group {}",
+        program["uid"],
+        show::text(&program["cgroup"])
+    ))?;
+    if program["anonymous"] == true {
+        show::line("  has executable memory that is of no file")?;
+    }
+    if why["is_judged"] != true {
+        show::line("  is not in the control group of [app]: it may talk to everybody")?;
+    }
+    for rule in &met {
+        show::line(format!(
+            "  rule {}: {}",
+            show::text(&rule["name"]),
+            show::text(&rule["verdict"])
+        ))?;
+    }
+    show::line(format!(
+        "  where no rule holds: {}",
+        show::text(&why["default"])
+    ))?;
+    let rows: Vec<_> = array(&program["objects"])
+        .iter()
+        .map(|object| vec![digest(&object["path"]), digest(&object["digest"])])
+        .collect();
+    show::table(&["FILE", "SHA-256"], &rows)?;
+    Ok(found)
+}
+
+fn hash(paths: &[PathBuf], is_json: bool) -> anyhow::Result<ExitAnswer> {
+    let mut found = BTreeMap::new();
+    for path in paths {
+        let digest = weir_daemon::identity::digest_of(path);
+        let digest =
+            digest.map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
+        found.insert(path, digest.to_string());
+    }
+    if is_json {
+        let rows = found
+            .iter()
+            .map(|(path, digest)| json!({ "path": path, "sha256": digest }));
+        show::json(&Value::Array(rows.collect()))?;
+        return Ok(ExitAnswer::Done);
+    }
+    for (path, digest) in found {
+        show::line(format!("{digest}  {}", path.display()))?;
+    }
+    Ok(ExitAnswer::Done)
+}
