@@ -276,8 +276,8 @@ static __always_inline int encap_too_big(void *ctx, const int tc, const int v4,
 			return -1;
 		/* What was put together of several has promises only. */
 		csum_partial = skb->gso_size ? 2
-					 : check_request(ctx, tc, r, v4, p->protocol,
-							 l3 + head, p->len - head);
+					     : check_request(ctx, tc, r, v4, p->protocol,
+							     l3 + head, p->len - head);
 		if (!csum_partial)
 			return -1;
 	}

@@ -30,8 +30,8 @@ static __always_inline enum reason judge_invalid_source(const struct l4 *l4,
 
 /* The reason by which a packet leaves that is banned, listed or fenced for `reason`:
  * that one, unless something overrides it. */
-static __always_inline enum reason apply_overrides(enum reason reason, const struct l4 *l4,
-						   const struct source *s)
+static __always_inline enum reason
+apply_overrides(enum reason reason, const struct l4 *l4, const struct source *s)
 {
 	if (l4->essential)
 		return R_ESSENTIAL;

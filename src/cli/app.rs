@@ -30,7 +30,7 @@ pub enum Verb {
     },
     /// Say who a process is, and which rules are about it; exit code 1 if none is
     Why {
-        /// The process
+        /// The number of the process
         pid: u32,
         /// Print it as JSON
         #[arg(long)]
@@ -38,7 +38,7 @@ pub enum Verb {
     },
     /// List the rules that decide most, by decisions since they are in force
     Top {
-        /// How many
+        /// How many rules to list
         #[arg(long, default_value = "10")]
         count: usize,
         /// Print them as JSON

@@ -15,7 +15,7 @@ pub enum Verb {
     /// Fail2ban restores them when it starts. It must not run meanwhile. A database
     /// that is there keeps what else it has; none is made anew with a directory.
     Fail2ban {
-        /// The database
+        /// The database of Fail2ban to write
         #[arg(default_value = "/var/lib/fail2ban/fail2ban.sqlite3")]
         file: PathBuf,
     },

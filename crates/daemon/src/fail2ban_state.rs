@@ -423,6 +423,8 @@ mod tests {
         let path = dir.path().join("f.sqlite3");
         write(&path, &[]).unwrap();
         let db = Connection::open(&path).unwrap();
+        // Of jails that are in no table: Fail2ban's own SQLite does not look.
+        db.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
         let lines: Vec<_> = (0..50)
             .map(|n| vec!["a ".repeat(500), n.to_string()])
             .collect();

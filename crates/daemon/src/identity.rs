@@ -683,6 +683,17 @@ impl State {
     }
 }
 
+/// Takes those out of a map for which this holds.
+fn take_if<K: Copy + Ord, V>(
+    map: &mut BTreeMap<K, V>,
+    is_wanted: impl Fn(&V) -> bool,
+) -> Vec<(K, V)> {
+    let wanted = map.iter().filter(|(_, value)| is_wanted(value));
+    let keys: Vec<K> = wanted.map(|(key, _)| *key).collect();
+    let taken = keys.into_iter();
+    taken.filter_map(|key| map.remove_entry(&key)).collect()
+}
+
 fn protocol_name(protocol: u8) -> &'static str {
     let all = Protocols::ALL.into_iter();
     let mut fitting = all.filter(|(_, bit)| bit.0 == protocol);

@@ -22,7 +22,7 @@ use weir_events::Event;
 use super::{
     FIRST, FIRST_LONGEST, POLL_INTERVAL, Pool, RealState, State,
     check::{Check, Target},
-    config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig, RealConfig},
+    config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig},
     emergency::{Servers, servers},
     event,
     health::{Health, Life},
@@ -379,7 +379,7 @@ mod tests {
     fn checks_are_bounded_and_nobody_is_forgotten() {
         // It answers nobody.
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-        let real = |n: usize| RealConfig {
+        let real = |n: usize| config::RealConfig {
             address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
             weight: 1,
         };

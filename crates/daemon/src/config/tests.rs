@@ -24,8 +24,8 @@ fn the_keys_of_the_top_level_are_known() {
     let told = errors("nonsense = 1");
     let (_, allowed) = told.split_once("allowed: ").unwrap();
     let tables = [
-        "balance", "decoy", "fail2ban", "filter", "geofence", "jail", "list", "lockout", "pool",
-        "proxy", "sink", "tarpit", "vrrp", "watch",
+        "app", "balance", "decoy", "fail2ban", "filter", "geofence", "jail", "list", "lockout",
+        "pool", "proxy", "sink", "tarpit", "vrrp", "watch",
     ];
     let mut keys: Vec<_> = allowed.split(", ").collect();
     keys.retain(|key| !tables.contains(key));

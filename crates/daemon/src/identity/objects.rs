@@ -14,6 +14,8 @@ use weir_identity::{
     hash::{self, FileKey, HashError, Limits},
 };
 
+use super::take_if;
+
 /// Files that leases are held on: a descriptor each. Of more the time of change is
 /// compared, at each look at a program that has them mapped.
 pub const MAX_LEASES: usize = 4096;
@@ -112,8 +114,7 @@ impl Objects {
     /// until the answer is dropped.
     pub fn take_broken(&mut self) -> Broken {
         let is_broken = |known: &Known| known.lease.as_ref().is_some_and(Lease::is_broken);
-        let broken = self.known.extract_if(.., |_, known| is_broken(known));
-        let broken: Vec<_> = broken.collect();
+        let broken = take_if(&mut self.known, is_broken);
         self.leases -= broken.len();
         Broken {
             files: broken.iter().map(|(id, _)| *id).collect(),

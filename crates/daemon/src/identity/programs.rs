@@ -8,7 +8,7 @@ use std::{
 
 use weir_bpf::identity::{Handle, Identity, Key, MAX_IDENTITIES};
 
-use super::{objects::NoDigest, process::ReadProgram};
+use super::{objects::NoDigest, process::ReadProgram, take_if};
 
 /// One that is known.
 pub struct KnownProgram {
@@ -115,10 +115,7 @@ impl Programs {
         identity: &Identity,
         is_wanted: impl Fn(&ReadProgram) -> bool,
     ) -> weir_bpf::Result<()> {
-        let gone = self
-            .known
-            .extract_if(.., |_, program| is_wanted(&program.read));
-        let gone: Vec<_> = gone.collect();
+        let gone = take_if(&mut self.known, |program| is_wanted(&program.read));
         for (_, program) in gone {
             self.by_key.remove(&program.key);
             identity.unname(&program.key);
@@ -135,12 +132,9 @@ impl Programs {
         is_wanted: impl Fn(&ReadProgram) -> bool,
     ) -> weir_bpf::Result<()> {
         let now = Instant::now();
-        let old: Vec<_> = self
-            .known
-            .extract_if(.., |_, program| {
-                now.duration_since(program.since) > age && is_wanted(&program.read)
-            })
-            .collect();
+        let old = take_if(&mut self.known, |program| {
+            now.duration_since(program.since) > age && is_wanted(&program.read)
+        });
         for (_, program) in old {
             self.by_key.remove(&program.key);
             identity.unname(&program.key);
