@@ -115,13 +115,7 @@ impl Programs {
         identity: &Identity,
         is_wanted: impl Fn(&ReadProgram) -> bool,
     ) -> weir_bpf::Result<()> {
-        let gone = take_if(&mut self.known, |program| is_wanted(&program.read));
-        for (_, program) in gone {
-            self.by_key.remove(&program.key);
-            identity.unname(&program.key);
-            identity.forget_identity(program.handle)?;
-        }
-        Ok(())
+        self.forget_known(identity, |program| is_wanted(&program.read))
     }
 
     /// The same of those that were identified some time ago.
@@ -132,10 +126,17 @@ impl Programs {
         is_wanted: impl Fn(&ReadProgram) -> bool,
     ) -> weir_bpf::Result<()> {
         let now = Instant::now();
-        let old = take_if(&mut self.known, |program| {
+        self.forget_known(identity, |program| {
             now.duration_since(program.since) > age && is_wanted(&program.read)
-        });
-        for (_, program) in old {
+        })
+    }
+
+    fn forget_known(
+        &mut self,
+        identity: &Identity,
+        is_wanted: impl Fn(&KnownProgram) -> bool,
+    ) -> weir_bpf::Result<()> {
+        for (_, program) in take_if(&mut self.known, is_wanted) {
             self.by_key.remove(&program.key);
             identity.unname(&program.key);
             identity.forget_identity(program.handle)?;
