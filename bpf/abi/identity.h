@@ -200,14 +200,14 @@ enum ident_event_kind {
 };
 
 struct ident_event {
-	struct ident_key key;
+	struct ident_key key; /* of who is not known; 0: all holders are known */
 	__u64 netns;
 	__u64 cookie;
 	__u64 cgroup;
 	__u8 peer[16];
 	__u32 tgid;
 	__u32 uid;
-	__u32 handle;
+	__u32 handles[IDENT_HOLDERS]; /* of the socket's holders that are known */
 	__u16 rule;
 	__u16 port;
 	__u8 kind;
@@ -215,6 +215,7 @@ struct ident_event {
 	__u8 protocol;
 	__u8 direction;
 	__u32 policy; /* the lowest bit of the epoch */
+	__u32 pad;
 };
 
 /* What is asked about one process. */
@@ -258,6 +259,6 @@ _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_socket) == 168, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
-_Static_assert(sizeof(struct ident_event) == 104, "abi");
+_Static_assert(sizeof(struct ident_event) == 120, "abi");
 
 #endif

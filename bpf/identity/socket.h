@@ -14,6 +14,7 @@ static __always_inline void tell(const struct ident_socket *socket,
 {
 	struct ident_event *event = bpf_ringbuf_reserve(&ident_events, sizeof(*event), 0);
 	struct ident_control *control = control_get();
+	int i;
 
 	if (!event) {
 		count(IDENT_C_LOST);
@@ -22,13 +23,16 @@ static __always_inline void tell(const struct ident_socket *socket,
 	__builtin_memset(event, 0, sizeof(*event));
 	if (key)
 		event->key = *key;
+	else if (socket->flags & IDENT_S_PENDING)
+		event->key = socket->pending;
 	event->netns = socket->netns;
 	event->cgroup = socket->cgroup;
 	event->tgid = socket->tgid;
 	event->uid = socket->uid;
 	event->kind = kind;
 	event->policy = control ? control->epoch & 1 : 0;
-	event->handle = socket->holders[0].handle;
+	for (i = 0; i < IDENT_HOLDERS; i++)
+		event->handles[i] = socket->holders[i].handle;
 	if (about) {
 		__builtin_memcpy(event->peer, about->peer, sizeof(event->peer));
 		event->port = about->port;

@@ -1,18 +1,11 @@
 //! Packet events from the ring buffer. The packet path wakes nobody for a few
 //! events, so a reader polls: every 100 ms or so is calm and soon enough.
 
-use std::{
-    net::Ipv6Addr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::Ipv6Addr, time::Duration};
 
-use libbpf_rs::{ErrorKind, MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::MapHandle;
 
-use crate::{
-    error::{Context, Result},
-    skeleton::clock::types::event,
-};
+use crate::{error::Result, ring_reader::RingReader, skeleton::clock::types::event};
 
 /// A packet on its way to a drop, as the kernel saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,44 +29,17 @@ pub struct PacketEvent {
 }
 
 /// Reads one generation's ring buffer.
-pub struct EventReader {
-    ring: RingBuffer<'static>,
-    read: Arc<Mutex<Vec<PacketEvent>>>,
-}
+pub struct EventReader(RingReader<PacketEvent>);
 
 impl EventReader {
     /// Over the map of a generation; later generations use the same one.
     pub fn new(map: &MapHandle) -> Result<Self> {
-        let read = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&read);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(map, move |bytes| {
-                if let Some(event) = decode(bytes) {
-                    sink.lock()
-                        .expect("no holder of this lock panics")
-                        .push(event);
-                }
-                0
-            })
-            .context(|| "read the event ring".into())?;
-        let ring = builder.build().context(|| "read the event ring".into())?;
-        Ok(Self { ring, read })
+        Ok(Self(RingReader::new(map, "packet events", decode)?))
     }
 
     /// What has come, waiting up to `timeout` when the kernel wakes nobody.
     pub fn read(&self, timeout: Duration) -> Result<Vec<PacketEvent>> {
-        match self.ring.poll(timeout) {
-            // As of each process that is stopped and goes on.
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            waited => waited.context(|| "wait for packet events".into())?,
-        }
-        self.ring
-            .consume()
-            .context(|| "read packet events".into())?;
-        Ok(std::mem::take(
-            &mut self.read.lock().expect("no holder of this lock panics"),
-        ))
+        self.0.read(timeout)
     }
 }
 

@@ -43,6 +43,7 @@ pub mod probe;
 pub mod prog_test_run;
 pub mod programs;
 pub mod rcu;
+mod ring_reader;
 pub mod small_maps;
 pub mod table;
 pub mod tables;

@@ -26,7 +26,7 @@ const ROOT: &str = "/sys/fs/bpf/weir";
 const LONG: Duration = Duration::from_secs(10);
 
 /// A control group with identity of its own, both gone when it is dropped.
-struct Lab {
+struct TestCgroup {
     name: String,
     cgroup: PathBuf,
     identity: Arc<Identity>,
@@ -64,7 +64,7 @@ fn policy(rules: Vec<Rule>) -> Policy {
     }
 }
 
-impl Lab {
+impl TestCgroup {
     /// Programs are known by their executable: these meet the *who* of these rules, and
     /// others of none.
     fn new(name: &str, policy: &Policy, who: &[(&str, &[usize])]) -> Option<Self> {
@@ -86,7 +86,7 @@ impl Lab {
             let path = fs::canonicalize(program).unwrap();
             (path, rules.iter().copied().collect())
         });
-        let mut lab = Self {
+        let mut group = Self {
             name,
             cgroup,
             identity,
@@ -96,8 +96,8 @@ impl Lab {
             stop: Arc::default(),
             teller: None,
         };
-        lab.tell();
-        Some(lab)
+        group.tell();
+        Some(group)
     }
 
     /// What the daemon does: says who programs are.
@@ -163,7 +163,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(teller) = self.teller.take() {
@@ -229,37 +229,39 @@ fn url(addr: &str, port: u16) -> String {
 #[test]
 fn root_one_program_connects_and_another_one_does_not() {
     let who: [(&str, &[usize]); 1] = [("/usr/bin/curl", &[0])];
-    let Some(mut lab) = Lab::new("connect", &policy(vec![rule(Verdict::Allow, true)]), &who) else {
+    let Some(mut group) =
+        TestCgroup::new("connect", &policy(vec![rule(Verdict::Allow, true)]), &who)
+    else {
         return;
     };
     for addr in LOOPBACK {
         let port = web_server(addr.parse().unwrap());
         // Not known yet: TCP asks again after a second.
-        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
         let begun = Instant::now();
-        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
         println!("known: {:?}", begun.elapsed());
         let script = format!(
             "import socket,time\nfor n in range(3):\n s=socket.socket(socket.{}); s.settimeout(3)\n try:\n  s.connect(('{addr}',{port})); print('connected')\n except OSError as e: print(type(e).__name__)\n time.sleep(.3)",
             if addr == "::1" { "AF_INET6" } else { "AF_INET" }
         );
-        let told = lab.python(&script);
+        let told = group.python(&script);
         assert!(told.trim_end().ends_with("PermissionError"), "{told}");
         assert!(!told.contains("connected"), "{told}");
     }
     // Nobody tells the kernel anything any more: it goes on by what it knows.
-    lab.stop_telling();
+    group.stop_telling();
     for addr in LOOPBACK {
         let port = web_server(addr.parse().unwrap());
-        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
     }
-    println!("{:?}", lab.identity.counts().unwrap());
-    println!("{:?}", lab.identity.hits(DecidedBy::Rule(0)).unwrap());
-    assert!(lab.identity.hits(DecidedBy::Rule(0)).unwrap().judged >= 6);
-    assert!(lab.identity.hits(DecidedBy::Default).unwrap().dropped >= 2);
+    println!("{:?}", group.identity.counts().unwrap());
+    println!("{:?}", group.identity.hits(DecidedBy::Rule(0)).unwrap());
+    assert!(group.identity.hits(DecidedBy::Rule(0)).unwrap().judged >= 6);
+    assert!(group.identity.hits(DecidedBy::Default).unwrap().dropped >= 2);
 }
 
 /// What the verifier of Linux 6.18 may follow of a program: about a tenth above what it
@@ -276,11 +278,11 @@ const MOST: [(&str, u64); 7] = [
 
 #[test]
 fn root_identity_passes_the_verifier_with_room() {
-    let Some(lab) = Lab::new("loads", &policy(Vec::new()), &[]) else {
+    let Some(group) = TestCgroup::new("loads", &policy(Vec::new()), &[]) else {
         return;
     };
     let mut seen = 0;
-    for ((name, program), (expected, most)) in lab.loaded.programs().zip(MOST) {
+    for ((name, program), (expected, most)) in group.loaded.programs().zip(MOST) {
         assert_eq!(name, expected);
         let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
@@ -298,7 +300,7 @@ fn root_datagrams_are_judged_by_who_sends_them() {
     let who: [(&str, &[usize]); 1] = [("/usr/bin/python3", &[0])];
     let mut allow = rule(Verdict::Allow, true);
     allow.is_in = false;
-    let Some(lab) = Lab::new("udp", &policy(vec![allow]), &who) else {
+    let Some(group) = TestCgroup::new("udp", &policy(vec![allow]), &who) else {
         return;
     };
     for addr in LOOPBACK {
@@ -307,13 +309,13 @@ fn root_datagrams_are_judged_by_who_sends_them() {
         let script = format!(
             "import socket\ns=socket.socket(socket.{family},socket.SOCK_DGRAM); s.settimeout(.3)\nfor n in range(20):\n try:\n  s.sendto(b'ask',('{addr}',{port})); print(s.recv(9)); break\n except OSError as e: print(type(e).__name__)"
         );
-        let told = lab.python(&script);
+        let told = group.python(&script);
         assert!(told.contains("b'ask'"), "{told}");
         // The same by a program that may not.
         let perl = format!(
             "use IO::Socket::IP; my $s=IO::Socket::IP->new(PeerAddr=>'{addr}',PeerPort=>{port},Proto=>'udp'); for (1..5) {{ my $n=$s->send('ask'); print defined $n ? 'sent ' : \"refused:$! \"; select(undef,undef,undef,.2); }}"
         );
-        let done = lab.run("perl", &["-e", &perl]);
+        let done = group.run("perl", &["-e", &perl]);
         let told = String::from_utf8_lossy(&done.stdout).into_owned();
         assert!(
             told.trim_end().ends_with("Operation not permitted"),

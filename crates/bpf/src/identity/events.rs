@@ -1,19 +1,11 @@
 //! What the kernel tells about programs.
 
-use std::{
-    net::Ipv6Addr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::Ipv6Addr, time::Duration};
 
-use libbpf_rs::{ErrorKind, MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::MapHandle;
 
 use super::{DecidedBy, Handle, Key, value_of};
-use crate::{
-    abi,
-    error::{Context, Result},
-    skeleton::identity::types::ident_event,
-};
+use crate::{abi, error::Result, ring_reader::RingReader, skeleton::identity::types::ident_event};
 
 /// What is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +23,7 @@ pub enum IdentityEventKind {
 pub struct IdentityEvent {
     /// What has happened.
     pub kind: IdentityEventKind,
-    /// Of who is unknown.
+    /// Of who is unknown; its set is 0 where nobody is, or nobody can be told.
     pub key: Key,
     /// The process that used the socket last, as the initial PID namespace has it.
     pub pid: u32,
@@ -43,6 +35,8 @@ pub struct IdentityEvent {
     pub netns: u64,
     /// The identity that has held the socket first, if it is known.
     pub holder: Option<Handle>,
+    /// All identities that hold the socket and are known, the one of `holder` first.
+    pub holders: [Option<Handle>; abi::IDENT_HOLDERS as usize],
     /// The other side, IPv4 as IPv4-mapped.
     pub peer: Ipv6Addr,
     /// Its port; of what comes in, one's own.
@@ -60,41 +54,16 @@ pub struct IdentityEvent {
 }
 
 /// Reads the ring.
-pub struct IdentityEvents {
-    ring: RingBuffer<'static>,
-    read: Arc<Mutex<Vec<IdentityEvent>>>,
-}
+pub struct IdentityEvents(RingReader<IdentityEvent>);
 
 impl IdentityEvents {
     pub(super) fn new(map: &MapHandle) -> Result<Self> {
-        let read = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&read);
-        let what = || "read what the kernel tells about programs".into();
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(map, move |bytes| {
-                if let Some(event) = decode(bytes) {
-                    sink.lock()
-                        .expect("no holder of this lock panics")
-                        .push(event);
-                }
-                0
-            })
-            .context(what)?;
-        let ring = builder.build().context(what)?;
-        Ok(Self { ring, read })
+        Ok(Self(RingReader::new(map, "events about programs", decode)?))
     }
 
     /// What has come, at once when something does, else after `timeout`.
     pub fn read(&self, timeout: Duration) -> Result<Vec<IdentityEvent>> {
-        match self.ring.poll(timeout) {
-            // As of each process that is stopped and goes on.
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            waited => waited.context(|| "wait for events about programs".into())?,
-        }
-        Ok(std::mem::take(
-            &mut self.read.lock().expect("no holder of this lock panics"),
-        ))
+        self.0.read(timeout)
     }
 }
 
@@ -113,7 +82,8 @@ fn decode(bytes: &[u8]) -> Option<IdentityEvent> {
         uid: raw.uid,
         cgroup: raw.cgroup,
         netns: raw.netns,
-        holder: Handle::of(raw.handle),
+        holder: Handle::of(raw.handles[0]),
+        holders: raw.handles.map(Handle::of),
         peer: raw.peer.into(),
         port: raw.port,
         protocol: raw.protocol,
