@@ -27,7 +27,7 @@ pub struct Flow {
     /// The peer's port of what goes out, one's own of what comes in; `None`: it has none
     /// that is known, as raw sockets and fragments.
     pub port: Option<u16>,
-    /// The cookie of the socket's network namespace.
+    /// The socket's network namespace, by its inode.
     pub netns: u64,
 }
 
@@ -86,7 +86,7 @@ impl Place {
         };
         goes && is_kind
             && is_port
-            && self.netns.is_none_or(|cookie| cookie == flow.netns)
+            && self.netns.is_none_or(|inode| inode == flow.netns)
             && networks
                 .as_ref()
                 .is_none_or(|networks| networks.hold(flow.peer))

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::{Digest, Protocols};
 
 /// So many programs are remembered.
-pub const MAX_PROGRAMS: usize = 4096;
+pub const MAX_PROGRAMS: usize = 1024;
 /// So many kinds of flows of one program.
-pub const MAX_FLOWS: usize = 256;
-/// So many parents, and control groups, of one program.
+pub const MAX_FLOWS: usize = 128;
+/// So many parents, control groups, users and forms (digests of the whole) of one program.
 const MAX_NAMES: usize = 8;
 /// So long may be a path, a script or the name of a control group: longer ones are cut.
 const MAX_TEXT: usize = 512;
@@ -35,16 +35,24 @@ pub struct ProgramKey {
 /// One connection, or the first datagram of a flow, of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// When, in seconds since 1970.
+    /// When, in microseconds since 1970.
     pub at: i64,
     /// The program that was seen.
     pub program: ProgramKey,
+    /// The path leads to this very file on the host: it is not of a container.
+    pub is_at_path: bool,
+    /// The SHA-256 of the whole program at that moment.
+    pub aggregate: Option<Digest>,
     /// The package that has this very executable on record.
     pub package: Option<String>,
     /// The executables of its parents, the nearest first.
     pub parents: Vec<String>,
     /// Its control group.
     pub cgroup: String,
+    /// Its effective user.
+    pub uid: u32,
+    /// It was refused or dropped.
+    pub is_denied: bool,
     /// It began the connection.
     pub is_outward: bool,
     /// One kind of socket.
@@ -59,9 +67,11 @@ pub struct Observation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlowKey {
     /// The program began them.
+    #[serde(rename = "direction", with = "direction")]
     pub is_outward: bool,
-    /// As [`Protocols`].
-    pub protocol: u8,
+    /// One kind of socket.
+    #[serde(with = "protocol")]
+    pub protocol: Protocols,
     /// `None`: too many to be told apart.
     pub port: Option<u16>,
     /// `None`: too many to be told apart.
@@ -71,19 +81,62 @@ pub struct FlowKey {
 /// How often, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCount {
-    /// Seconds since 1970.
+    /// Microseconds since 1970.
     pub first: i64,
-    /// When it was last seen, in seconds since 1970.
+    /// When it was last seen, in microseconds since 1970.
     pub last: i64,
+    /// Since when it is recorded as it is, in microseconds since 1970: what several flows have
+    /// become is newer than they were, because it says more.
+    pub since: i64,
     /// Connections and flows.
     pub count: u64,
+    /// How many of them were refused or dropped.
+    pub denied: u64,
 }
 
 impl FlowCount {
     fn add(&mut self, other: &Self) {
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
+        self.since = self.since.min(other.since);
         self.count = self.count.saturating_add(other.count);
+        self.denied = self.denied.saturating_add(other.denied);
+    }
+}
+
+/// `"out"` or `"in"`.
+mod direction {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(is_outward: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if *is_outward { "out" } else { "in" })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "out" => Ok(true),
+            "in" => Ok(false),
+            other => Err(D::Error::unknown_variant(other, &["out", "in"])),
+        }
+    }
+}
+
+/// The configuration's word for one kind.
+mod protocol {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::Protocols;
+
+    pub fn serialize<S: Serializer>(kind: &Protocols, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(kind.names().next().unwrap_or("other"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocols, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let known = Protocols::ALL.into_iter().find(|(name, _)| *name == word);
+        known
+            .map(|(_, kind)| kind)
+            .ok_or_else(|| D::Error::custom(format!("{word:?} is no kind of socket")))
     }
 }
 
@@ -92,16 +145,24 @@ impl FlowCount {
 pub struct LearnedProgram {
     /// The program that this is about.
     pub program: ProgramKey,
-    /// When it was first seen, in seconds since 1970.
+    /// When it was first seen, in microseconds since 1970.
     pub first: i64,
-    /// When it was last seen, in seconds since 1970.
+    /// When it was last seen, in microseconds since 1970.
     pub last: i64,
     /// As of the last observation.
+    pub is_at_path: bool,
+    /// As of the last observation.
     pub package: Option<String>,
+    /// The digests of the whole: they differ by the libraries that it has loaded.
+    pub aggregates: BTreeSet<Digest>,
+    /// There were more forms than are remembered, or one had no digest.
+    pub has_other_forms: bool,
     /// Executables of parents, each chain as one text.
     pub parents: BTreeSet<String>,
     /// In which it ran.
     pub cgroups: BTreeSet<String>,
+    /// As which it ran.
+    pub uids: BTreeSet<u32>,
     /// At most [`MAX_FLOWS`].
     #[serde(with = "pairs")]
     pub flows: BTreeMap<FlowKey, FlowCount>,
@@ -150,9 +211,13 @@ impl LearnedProgram {
             program,
             first: at,
             last: at,
+            is_at_path: false,
             package: None,
+            aggregates: BTreeSet::new(),
+            has_other_forms: false,
             parents: BTreeSet::new(),
             cgroups: BTreeSet::new(),
+            uids: BTreeSet::new(),
             flows: BTreeMap::new(),
         }
     }
@@ -160,7 +225,15 @@ impl LearnedProgram {
     fn add(&mut self, seen: &Observation) {
         self.first = self.first.min(seen.at);
         self.last = self.last.max(seen.at);
+        self.is_at_path = seen.is_at_path;
         self.package.clone_from(&seen.package);
+        match seen.aggregate {
+            Some(whole) if self.aggregates.contains(&whole) => {}
+            Some(whole) if self.aggregates.len() < MAX_NAMES => {
+                self.aggregates.insert(whole);
+            }
+            _ => self.has_other_forms = true,
+        }
         let chain = seen.parents.join(" < ");
         if !chain.is_empty() && self.parents.len() < MAX_NAMES {
             self.parents.insert(cut(&chain));
@@ -168,14 +241,19 @@ impl LearnedProgram {
         if self.cgroups.len() < MAX_NAMES {
             self.cgroups.insert(cut(&seen.cgroup));
         }
+        if self.uids.len() < MAX_NAMES {
+            self.uids.insert(seen.uid);
+        }
         let count = FlowCount {
             first: seen.at,
             last: seen.at,
+            since: seen.at,
             count: 1,
+            denied: seen.is_denied.into(),
         };
         let exact = FlowKey {
             is_outward: seen.is_outward,
-            protocol: seen.protocol.0,
+            protocol: seen.protocol,
             port: Some(seen.port),
             peer: Some(seen.peer.to_canonical()),
         };
@@ -226,6 +304,21 @@ impl LearnedProgram {
         for (key, count) in flows {
             let key = if is_of(&key) { into } else { key };
             self.count(key, &count);
+        }
+        if let Some(merged) = self.flows.get_mut(&into) {
+            merged.since = merged.last;
+        }
+    }
+
+    /// Adds what the same executable did otherwise started.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.has_other_forms |= other.has_other_forms;
+        self.aggregates.extend(&other.aggregates);
+        self.parents.extend(other.parents.iter().cloned());
+        for (key, count) in &other.flows {
+            self.count(*key, count);
         }
     }
 
@@ -297,6 +390,16 @@ impl Learned {
         self.changed.insert(key);
     }
 
+    /// Is anything known of this program?
+    pub fn has(&self, program: &ProgramKey) -> bool {
+        self.programs.contains_key(program)
+    }
+
+    /// Has all of them count as changed, for a database that was made anew.
+    pub fn change_all(&mut self) {
+        self.changed.extend(self.programs.keys().cloned());
+    }
+
     /// Forgets all programs, each of which counts as changed.
     pub fn clear(&mut self) {
         let keys = std::mem::take(&mut self.programs).into_keys();
@@ -341,9 +444,13 @@ mod tests {
         Observation {
             at,
             program: key(number),
+            is_at_path: true,
+            aggregate: Some(Digest([number as u8; 32])),
             package: Some("curl".to_owned()),
             parents: vec!["/bin/bash".to_owned(), "/sbin/init".to_owned()],
             cgroup: "/user.slice".to_owned(),
+            uid: 1000,
+            is_denied: false,
             is_outward: true,
             protocol: Protocols::TCP,
             peer: peer.into(),
@@ -400,12 +507,23 @@ mod tests {
         let program = learned.programs().next().unwrap();
         let anybody = FlowKey {
             is_outward: true,
-            protocol: 1,
+            protocol: Protocols::TCP,
             port: Some(443),
             peer: None,
         };
         assert_eq!(program.flows.len(), 2);
         assert_eq!(program.flows[&anybody].count, 1000);
+        // Whoever has reviewed one peer has not reviewed anybody.
+        let mut later = Learned::default();
+        for n in 0..=MAX_FLOWS as u32 {
+            let [_, _, high, low] = n.to_be_bytes();
+            later.add(seen(i64::from(n), 1, [198, 51, high, low], 443));
+        }
+        let program = later.programs().next().unwrap();
+        assert_eq!(program.flows[&anybody].first, 0);
+        assert_eq!(program.flows[&anybody].since, MAX_FLOWS as i64);
+        let program = learned.programs().next().unwrap();
+        assert_eq!(program.flows.len(), 2);
         // And one that scans ports has one for all of them.
         for port in 1..=1000 {
             learned.add(seen(3, 1, [192, 0, 2, 9], port));
@@ -434,6 +552,27 @@ mod tests {
             .iter()
             .filter(|change| matches!(change, LearnedChange::Gone(_)));
         assert_eq!(gone.count(), 3);
+    }
+
+    #[test]
+    fn forms_of_a_program_are_remembered_up_to_a_bound() {
+        let mut learned = Learned::default();
+        for n in 0..MAX_NAMES as u8 {
+            let mut form = seen(1, 1, [192, 0, 2, 1], 1);
+            form.aggregate = Some(Digest([n; 32]));
+            form.is_denied = n == 0;
+            learned.add(form);
+        }
+        let program = learned.programs().next().unwrap();
+        assert_eq!(program.aggregates.len(), MAX_NAMES);
+        assert!(!program.has_other_forms);
+        assert_eq!(program.flows.values().next().unwrap().denied, 1);
+        learned.add(seen(1, 1, [192, 0, 2, 1], 1));
+        assert!(!learned.programs().next().unwrap().has_other_forms);
+        let mut form = seen(1, 1, [192, 0, 2, 1], 1);
+        form.aggregate = Some(Digest([99; 32]));
+        learned.add(form);
+        assert!(learned.programs().next().unwrap().has_other_forms);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub struct Place {
     pub to: Option<Networks>,
     /// Peers of what comes in; `None`: all.
     pub from: Option<Networks>,
-    /// The cookie of a network namespace; `None`: any.
+    /// A network namespace, by its inode; `None`: any.
     pub netns: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ pub trait Resolve {
     fn list(&self, name: &str) -> Option<&[Prefix]>;
     /// The addresses of a name; `None`: they are not known.
     fn addresses(&self, name: &str) -> Option<&[IpAddr]>;
-    /// The cookie of the namespace that this file is; `None`: there is none.
+    /// The inode of the namespace that this file is; `None`: there is none.
     fn netns(&self, file: &Path) -> Option<u64>;
 }
 
@@ -190,10 +190,10 @@ impl Policy {
                 Some(networks(peers, rule.verdict, known, &mut missing))
             };
             let (to, from) = (peers(to), peers(from));
-            let cookie = match netns {
+            let inode = match netns {
                 None => None,
                 Some(file) => match known.netns(file) {
-                    Some(cookie) => Some(cookie),
+                    Some(inode) => Some(inode),
                     // Nobody is in it.
                     None => {
                         missing(format!("network namespace {}", file.display()));
@@ -218,7 +218,7 @@ impl Policy {
                         ports,
                         to: to.clone(),
                         from: from.clone(),
-                        netns: cookie,
+                        netns: inode,
                     }),
             );
         }

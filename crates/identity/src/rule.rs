@@ -86,7 +86,7 @@ impl Unknown {
 }
 
 /// Kinds of sockets, as bits: as `IDENT_TCP` and so on in bpf/abi/identity.h.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Protocols(pub u8);
 
 impl Protocols {
