@@ -50,6 +50,7 @@ use places::{Class, Places};
 
 use crate::{
     balance::Balancer,
+    identity::Apps,
     service::{AllowList, Fail2banState, ListRefreshes, ManualBans, Questions, Refusal},
 };
 use weir_events::{Events, alerts::Alerts};
@@ -142,6 +143,8 @@ pub struct Handles {
     pub list_refreshes: Arc<ListRefreshes>,
     /// `/v1/pools/POOL/reals/REAL`
     pub balancer: Arc<Balancer>,
+    /// `/v1/app/learning` and `/v1/app/learned`
+    pub apps: Arc<Apps>,
     /// `/v1/events`
     pub events: Arc<Events>,
     /// `/v1/reload`
@@ -263,7 +266,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All that is served; `docs/api.md` has the same.
-const ROUTES: [Route; 24] = [
+const ROUTES: [Route; 30] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -284,6 +287,12 @@ const ROUTES: [Route; 24] = [
     ("GET", "/v1/app", || get(apps::status)),
     ("GET", "/v1/app/programs", || get(apps::programs)),
     ("GET", "/v1/app/why/{pid}", || get(apps::why)),
+    ("POST", "/v1/app/learning", || post(apps::learn)),
+    ("DELETE", "/v1/app/learning", || delete(apps::stop_learning)),
+    ("GET", "/v1/app/learned", || get(apps::learned)),
+    ("DELETE", "/v1/app/learned", || delete(apps::forget)),
+    ("POST", "/v1/app/learned/reviewed", || post(apps::reviewed)),
+    ("GET", "/v1/app/learned/rules", || get(apps::rules)),
     ("GET", "/v1/events", || get(events)),
     ("POST", "/v1/reload", || post(reload)),
     ("POST", "/v1/fail2ban", || post(fail2ban::command)),

@@ -7,10 +7,15 @@
 //! and others have the fate that `unknown` says.
 
 mod facts;
+mod learning;
 mod objects;
 mod process;
 mod programs;
+mod replaced;
+mod review;
+mod state;
 mod status;
+mod told;
 
 use std::{
     collections::BTreeMap,
@@ -26,20 +31,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use weir_bpf::{
-    identity::{
-        self as kernel, CgroupAt, DecidedBy, Hits, Identity, IdentityEvent, IdentityEventKind,
-    },
+    identity::{self as kernel, CgroupAt, Identity, IdentityEvent, IdentityEventKind},
     lease,
 };
-use weir_core::{Prefix, geo::GeoTable, geofence::Direction};
-use weir_events::{Actor, Event, Events, Kind, alerts::Alerts};
+use weir_core::{Prefix, geo::GeoTable};
+use weir_events::{Events, alerts::Alerts};
 use weir_identity::{
-    Protocols, Rule, Unknown, Verdict,
     config::AppConfig,
-    decision::Flow,
-    policy::{Place, Policy, Resolve},
+    policy::{Policy, Resolve},
 };
 
 use crate::{
@@ -47,13 +47,20 @@ use crate::{
         geo::GeoService,
         lists::{CurrentList, Lists},
     },
+    store::{SaveError, Store},
     threads::Pulse,
 };
 pub use facts::{HostFiles, digest_of};
-use objects::{NoDigest, Objects};
-use process::ReadProgram;
+use learning::Learning;
+pub use learning::LearningStatus;
+use objects::Objects;
 use programs::Programs;
+use replaced::NamedFiles;
+pub use replaced::{PackageRecord, Replaced};
+pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
+use state::{State, policy_of};
 pub use status::{AppStatus, ProgramStatus, RuleStatus, WhyProgram};
+pub use weir_identity::rules_text::{MADE_BY, Narrow, Shape};
 
 /// The longest wait for an event: a reload and the end are seen then.
 const WAIT: Duration = Duration::from_millis(100);
@@ -61,15 +68,12 @@ const WAIT: Duration = Duration::from_millis(100);
 const FOLLOW: Duration = Duration::from_secs(1);
 /// How often holders of sockets are looked for that have not sent anything.
 const SWEEP: Duration = Duration::from_secs(10);
-/// A process that changes its mappings while it is looked at is looked at again.
-const TRIES: usize = 8;
-/// A program with a file that was being written is looked at again after this time.
-const AGAIN: Duration = Duration::from_secs(2);
 
 const ABOUT_RULES: &str = "app:rules";
 const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
 const ABOUT_ROOM: &str = "app:room";
+const ABOUT_REPLACED: &str = "app:replaced";
 
 /// Why rules about programs are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -104,25 +108,22 @@ pub struct Apps {
     events: Arc<Events>,
     geography: Arc<GeoService>,
     lists: Lists,
+    learning: Learning,
     state: Mutex<Option<State>>,
 }
 
-struct State {
-    identity: Arc<Identity>,
-    config: AppConfig,
-    cgroup: CgroupAt,
-    observe: bool,
-    policy: Policy,
-    /// What the policy was made of.
-    made_of: (u64, Arc<Vec<CurrentList>>),
-    objects: Objects,
-    programs: Programs,
-    /// What rules before have decided, by name.
-    before: BTreeMap<Arc<str>, Hits>,
-    swept: Instant,
-    followed: Instant,
-    /// Events were lost so often, as last seen.
-    lost: u64,
+/// Why nothing can be learned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LearnError {
+    /// Nobody looks at programs.
+    #[error(
+        "there is no [app] in the configuration, so that no program is looked at: add the line [app] and restart weir"
+    )]
+    NoRules,
+    /// The kernel refuses it.
+    #[error(transparent)]
+    Kernel(#[from] weir_bpf::Error),
 }
 
 struct Known<'a> {
@@ -150,64 +151,14 @@ impl Resolve for Known<'_> {
     }
 }
 
-fn verdict_of(verdict: Verdict) -> kernel::Verdict {
-    match verdict {
-        Verdict::Allow | Verdict::Log => kernel::Verdict::Allow,
-        Verdict::Drop => kernel::Verdict::Drop,
-        Verdict::Reject => kernel::Verdict::Reject,
-    }
-}
-
-fn rule_of(place: &Place) -> kernel::Rule {
-    let networks = |networks: &Option<weir_identity::policy::Networks>| {
-        networks.as_ref().map(|networks| kernel::Networks {
-            prefixes: networks.prefixes.clone(),
-            outside: networks.outside,
-        })
-    };
-    kernel::Rule {
-        verdict: verdict_of(place.verdict),
-        has_who: place.has_who,
-        is_out: place.direction != Direction::In,
-        is_in: place.direction != Direction::Out,
-        protocols: place.protocols.0,
-        ports: place.ports.clone(),
-        outward: networks(&place.to),
-        inward: networks(&place.from),
-        netns: place.netns.unwrap_or(0),
-    }
-}
-
-fn policy_of(policy: &Policy, observe: bool) -> kernel::Policy {
-    let asks = |asks: fn(&Rule) -> bool| policy.rules.iter().any(asks);
-    kernel::Policy {
-        rules: policy.places.iter().map(rule_of).collect(),
-        default: verdict_of(policy.default),
-        unknown: match policy.unknown {
-            Unknown::Learn => kernel::Unknown::Learn,
-            Unknown::Allow => kernel::Unknown::Allow,
-            Unknown::Drop => kernel::Unknown::Drop,
-        },
-        by_uid: asks(Rule::asks_user),
-        by_cgroup: asks(Rule::asks_cgroup),
-        by_process: asks(Rule::asks_script),
-        observe,
-        tell_all: policy.unknown == Unknown::Learn || !policy.logs.is_empty(),
-    }
-}
-
-fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
-    policy.met_by(&read.program).iter().collect()
-}
-
 impl Apps {
     /// No rules yet.
     pub fn new(
         place: PinPlace,
         alerts: Arc<Alerts>,
         events: Arc<Events>,
-        geography: Arc<GeoService>,
-        lists: Lists,
+        (geography, lists): (Arc<GeoService>, Lists),
+        store: Arc<Store>,
     ) -> Self {
         Self {
             place,
@@ -215,6 +166,7 @@ impl Apps {
             events,
             geography,
             lists,
+            learning: Learning::of(store),
             state: Mutex::default(),
         }
     }
@@ -234,7 +186,13 @@ impl Apps {
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
             }
-            for about in [ABOUT_RULES, ABOUT_EVENTS, ABOUT_FILES, ABOUT_ROOM] {
+            for about in [
+                ABOUT_RULES,
+                ABOUT_EVENTS,
+                ABOUT_FILES,
+                ABOUT_ROOM,
+                ABOUT_REPLACED,
+            ] {
                 self.alerts.clear(about);
             }
             return Ok(());
@@ -256,8 +214,9 @@ impl Apps {
                 *state = Some(fresh);
             }
         }
-        if let Some(state) = &*state {
+        if let Some(state) = &mut *state {
             self.alert_unresolved(&state.policy);
+            state.watch_learned(&self.learning);
         }
         Ok(())
     }
@@ -298,6 +257,32 @@ impl Apps {
         }
     }
 
+    fn alert_replaced(&self, files: &NamedFiles) {
+        let mut replaced = files.replaced();
+        let Some(first) = replaced.next() else {
+            self.alerts.clear(ABOUT_REPLACED);
+            return;
+        };
+        let more = match replaced.count() {
+            0 => String::new(),
+            more => format!("; and {more} more files (weir app list --json)"),
+        };
+        let is = match first.is {
+            Some(is) => format!("its SHA-256 is {is}"),
+            None => "it has no SHA-256 that counts".to_owned(),
+        };
+        self.alerts.raise(
+            ABOUT_REPLACED,
+            format!(
+                "{} is another file than [app.rules.{}] names ({}), and meets it no more: {is}; {}{more}",
+                first.path.display(),
+                first.rule,
+                first.was,
+                first.record.words()
+            ),
+        );
+    }
+
     /// Loads and fills first, attaches last.
     fn start(
         &self,
@@ -317,10 +302,12 @@ impl Apps {
             config: config.clone(),
             cgroup,
             observe,
+            learns: self.learning.is_on(),
             policy: policy.clone(),
             made_of: made_of.clone(),
             objects: Objects::default(),
             programs,
+            files: NamedFiles::new(begun),
             before: BTreeMap::new(),
             swept: begun,
             followed: begun,
@@ -328,7 +315,8 @@ impl Apps {
         };
         // What the kernel tells them apart by is the policy's: so that twice. Between the
         // two whoever is not known is what `unknown` says.
-        state.identity.put_flags(&policy_of(&policy, observe))?;
+        let flags = policy_of(&policy, observe, state.learns);
+        state.identity.put_flags(&flags)?;
         let running = state.identify_running(false);
         state.put(policy, made_of)?;
         state.programs.name_all(&state.identity)?;
@@ -382,6 +370,54 @@ impl Apps {
                 self.alerts.raise(ABOUT_EVENTS, error.to_string());
             }
         }
+        self.learning.save_rest();
+    }
+
+    /// Records what programs do from now on, for this time or until it is stopped.
+    ///
+    /// # Errors
+    /// There is no `[app]`, or the kernel refuses it. The other answer says whether it is
+    /// on disk.
+    pub fn learn(&self, length: Option<Duration>) -> Result<Result<(), SaveError>, LearnError> {
+        let mut guard = self.state();
+        let state = guard.as_mut().ok_or(LearnError::NoRules)?;
+        let saved = self.learning.start(length);
+        state.set_learns(true)?;
+        Ok(saved)
+    }
+
+    /// Records nothing more; what was recorded stays.
+    ///
+    /// # Errors
+    /// As of [`Self::learn`], but that it ends also without `[app]`.
+    pub fn stop_learning(&self) -> Result<Result<(), SaveError>, LearnError> {
+        let mut guard = self.state();
+        let saved = self.learning.stop();
+        if let Some(state) = guard.as_mut() {
+            state.set_learns(false)?;
+        }
+        Ok(saved)
+    }
+
+    /// Forgets what was learned.
+    ///
+    /// # Errors
+    /// It is not on disk yet.
+    pub fn forget_learned(&self) -> Result<(), SaveError> {
+        self.learning.forget()
+    }
+
+    /// What was learned until then has been reviewed.
+    ///
+    /// # Errors
+    /// It is not on disk yet.
+    pub fn set_reviewed(&self, at: jiff::Timestamp) -> Result<(), SaveError> {
+        self.learning.set_reviewed(at)
+    }
+
+    /// Whether it is recorded what programs do.
+    pub fn learning(&self) -> LearningStatus {
+        self.learning.status()
     }
 
     fn hear(&self, event: &IdentityEvent) {
@@ -394,6 +430,10 @@ impl Apps {
                 }
             }
             IdentityEventKind::Denied | IdentityEventKind::Judged => {
+                if state.learns {
+                    let is_new = |program: &_| self.learning.is_new(program);
+                    self.learning.add(state.observe(event, is_new));
+                }
                 let told = state.describe(event);
                 drop(guard);
                 if let Some(told) = told {
@@ -415,6 +455,16 @@ impl Apps {
         }
         state.followed = Instant::now();
         state.look_again()?;
+        if self.learning.end_in_time() {
+            state.set_learns(false)?;
+        }
+        self.learning.save_sometimes();
+        if state
+            .files
+            .look(state.followed, &state.policy.rules, &mut state.objects)
+        {
+            self.alert_replaced(&state.files);
+        }
         let is_current = state.made_of.0 == self.geography.changes()
             && Arc::ptr_eq(&state.made_of.1, &self.lists.current());
         if !is_current {
@@ -471,218 +521,6 @@ impl Apps {
     }
 }
 
-impl State {
-    /// Puts a policy into force, with whoever is known.
-    fn put(
-        &mut self,
-        policy: Policy,
-        made_of: (u64, Arc<Vec<CurrentList>>),
-    ) -> Result<(), AppError> {
-        for (name, hits) in self.hits()? {
-            self.before.insert(name, hits);
-        }
-        let known: Vec<_> = self
-            .programs
-            .iter()
-            .map(|(handle, program)| (handle, bits_of(&policy, &program.read)))
-            .collect();
-        self.identity
-            .put_policy(&policy_of(&policy, self.observe), &known)?;
-        let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
-        self.before.retain(|name, _| is_rule(name));
-        self.policy = policy;
-        self.made_of = made_of;
-        Ok(())
-    }
-
-    /// What each rule has decided, those of before counted in.
-    fn hits(&self) -> Result<BTreeMap<Arc<str>, Hits>, weir_bpf::Error> {
-        let mut all = self.before.clone();
-        for (number, place) in self.policy.places.iter().enumerate() {
-            let hits = self.identity.hits(DecidedBy::Rule(number as u16))?;
-            let of = all
-                .entry(self.policy.rules[place.rule].name.clone())
-                .or_default();
-            of.judged += hits.judged;
-            of.dropped += hits.dropped;
-        }
-        Ok(all)
-    }
-
-    /// Whoever runs in the control group. `tell`: the kernel too, of the policy that is in
-    /// force.
-    fn identify_running(&mut self, tell: bool) -> usize {
-        let mut count = 0;
-        let below = self.cgroup.below_root();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
-                continue;
-            };
-            let is_below = |path: String| {
-                let rest = path.strip_prefix(&below);
-                rest.is_some_and(|rest| below == "/" || rest.is_empty() || rest.starts_with('/'))
-            };
-            // Who is gone by now is identified no more.
-            if process::cgroup_of(pid).is_some_and(is_below)
-                && matches!(self.identify(pid, tell), Ok(true))
-            {
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// Reads a process while it stays as it is.
-    fn read(&mut self, pid: u32) -> Result<Option<(kernel::Seen, ReadProgram)>, weir_bpf::Error> {
-        let asks_package = self.policy.rules.iter().any(Rule::asks_package);
-        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
-            let Some(before) = self.identity.look_at(pid)? else {
-                return Ok(None);
-            };
-            let Some(read) = process::read(pid, &before, &mut self.objects, asks_package) else {
-                return Ok(None);
-            };
-            let after = self.identity.look_at(pid)?;
-            let is_same = |after: &kernel::Seen| {
-                (after.key, after.space, after.sequence)
-                    == (before.key, before.space, before.sequence)
-            };
-            // A process that is ending, or becomes another program, has files that cannot
-            // be read for a moment.
-            let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
-            if after.as_ref().is_some_and(is_same) && (!is_torn || last) {
-                return Ok(Some((before, read)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Says who a process is; false: it is gone, or does not stand still.
-    fn identify(&mut self, pid: u32, tell: bool) -> Result<bool, weir_bpf::Error> {
-        let Some((seen, read)) = self.read(pid)? else {
-            return Ok(false);
-        };
-        let bits = bits_of(&self.policy, &read);
-        let handle = self.programs.note(&seen.key, read);
-        if tell {
-            self.identity.put_identity(handle, &bits)?;
-            self.identity.name(&seen.key, handle)?;
-        }
-        Ok(true)
-    }
-
-    /// Takes back what was concluded from files that somebody waits to write to.
-    fn take_back_broken(&mut self) -> Result<(), weir_bpf::Error> {
-        let broken = self.objects.take_broken();
-        if broken.files.is_empty() {
-            return Ok(());
-        }
-        self.programs.forget(&self.identity, |read| {
-            read.files.iter().any(|file| broken.files.contains(file))
-        })
-        // Only now may they write.
-    }
-
-    /// Has programs asked about again of which a file was being written.
-    fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
-        self.programs.forget_old(&self.identity, AGAIN, |read| {
-            matches!(read.without, Some((_, NoDigest::Written)))
-        })
-    }
-
-    fn rule_name(&self, event: &IdentityEvent) -> Option<Arc<str>> {
-        let DecidedBy::Rule(number) = event.by else {
-            return None;
-        };
-        let place = self.policy.places.get(usize::from(number))?;
-        Some(self.policy.rules[place.rule].name.clone())
-    }
-
-    /// The event as everybody reads it; `None`: nobody wants to know.
-    fn describe(&self, event: &IdentityEvent) -> Option<Event> {
-        let rule = match event.by {
-            DecidedBy::Rule(_) => self.rule_name(event)?.to_string(),
-            DecidedBy::Default => "default".to_owned(),
-            DecidedBy::Unknown => "unknown".to_owned(),
-            DecidedBy::Kind => "kind of socket".to_owned(),
-        };
-        let is_denied = event.kind == IdentityEventKind::Denied;
-        let program = event
-            .holder
-            .and_then(|handle| self.programs.by_handle(handle));
-        let flow = Flow {
-            is_outward: event.is_out,
-            protocol: Protocols(event.protocol),
-            peer: event.peer.to_canonical(),
-            port: (event.port != 0).then_some(event.port),
-            netns: event.netns,
-        };
-        let holders: Vec<_> = program
-            .map(|program| program.read.program.clone())
-            .into_iter()
-            .collect();
-        let logged = self.policy.logged(&holders, &flow).next();
-        let is_learned =
-            self.policy.unknown == Unknown::Learn && !matches!(event.by, DecidedBy::Rule(_));
-        let rule = match logged {
-            Some(log) if !is_denied => log.name.to_string(),
-            None if !is_denied && !is_learned => return None,
-            _ => rule,
-        };
-        let exe = program.and_then(|program| program.read.program.exe.clone());
-        let path = match &exe {
-            Some(exe) => exe.path.clone(),
-            None => fs::read_link(format!("/proc/{}/exe", event.pid)).unwrap_or_default(),
-        };
-        let peer = event.peer.to_canonical();
-        let port = match event.port {
-            0 => String::new(),
-            port => format!(" port {port}"),
-        };
-        let way = if event.is_out { "to" } else { "from" };
-        let done = match (is_denied, self.observe, logged.is_some()) {
-            (true, false, _) => "denied",
-            (true, true, _) => "would be denied",
-            (false, _, true) => "logged",
-            (false, _, false) => "learned",
-        };
-        let told = format!(
-            "{} (pid {}) {done} {way} {peer}{port}, {rule}",
-            path.display(),
-            event.pid
-        );
-        let mut out = Event::new(Kind::App, Timestamp::now(), told).about(Prefix::host(peer));
-        out.actor = Some(Actor {
-            path: path.to_string_lossy().into_owned(),
-            sha256: exe
-                .and_then(|exe| exe.digest)
-                .map(|digest| digest.to_string()),
-            aggregate: program
-                .and_then(|program| program.read.program.aggregate())
-                .map(|digest| digest.to_string()),
-            pid: event.pid,
-            uid: event.uid,
-            parents: process::parents(event.pid)
-                .into_iter()
-                .map(|(pid, path)| format!("{pid} {path}"))
-                .collect(),
-            cgroup: process::cgroup_of(event.pid)
-                .or_else(|| program.map(|program| program.read.program.cgroup.clone()))
-                .unwrap_or_default(),
-            rule,
-            verdict: if event.passes { "allow" } else { "deny" },
-            direction: if event.is_out { "out" } else { "in" },
-            protocol: protocol_name(event.protocol),
-            port: event.port,
-        });
-        Some(out)
-    }
-}
-
 /// Takes those out of a map for which this holds.
 fn take_if<K: Copy + Ord, V>(
     map: &mut BTreeMap<K, V>,
@@ -692,10 +530,4 @@ fn take_if<K: Copy + Ord, V>(
     let keys: Vec<K> = wanted.map(|(key, _)| *key).collect();
     let taken = keys.into_iter();
     taken.filter_map(|key| map.remove_entry(&key)).collect()
-}
-
-fn protocol_name(protocol: u8) -> &'static str {
-    let all = Protocols::ALL.into_iter();
-    let mut fitting = all.filter(|(_, bit)| bit.0 == protocol);
-    fitting.next().map_or("other", |(name, _)| name)
 }

@@ -198,8 +198,8 @@ impl Service {
             },
             alerts.clone(),
             events.clone(),
-            geography.clone(),
-            lists.clone(),
+            (geography.clone(), lists.clone()),
+            store.clone(),
         ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());

@@ -1,13 +1,26 @@
-//! `/v1/app`: rules about programs, and programs.
+//! `/v1/app`: rules about programs, programs, and what they were seen doing.
+
+use std::{sync::Arc, time::Duration};
 
 use axum::{
+    body::Body,
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
+use serde::Deserialize;
+use weir_core::policy::{format_duration, parse_duration};
 
-use super::{Api, Named, error, named};
-use crate::service::Refusal;
+use super::{Api, Asked, Named, asked, error, json, named};
+use crate::{
+    identity::{Apps, LearnError, Narrow, Shape},
+    service::Refusal,
+    store::SaveError,
+};
+
+/// The longest time for which is learned without being asked again.
+const MAX_LEARNING: Duration = Duration::from_secs(366 * 86_400);
 
 pub(super) async fn status(State(api): State<Api>) -> Response {
     api.ask(|questions| Ok(serde_json::json!({ "app": questions.app()? })))
@@ -35,6 +48,145 @@ pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
                 "there is no process {number}, or it changes its mappings without a pause"
             ))
         })
+    })
+    .await
+}
+
+/// `POST /v1/app/learning`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LearnRequest {
+    /// `"1d"`, seconds, or absent: until it is stopped.
+    #[serde(rename = "for")]
+    length: Option<String>,
+}
+
+fn learn_refusal(error: LearnError) -> Refusal {
+    match error {
+        LearnError::NoRules => Refusal::NotFound(error.to_string()),
+        LearnError::Kernel(error) => Refusal::Backend(error.into()),
+    }
+}
+
+fn no_rules() -> Refusal {
+    learn_refusal(LearnError::NoRules)
+}
+
+/// Learning as it is now, and whether that is on disk.
+fn learning(apps: &Apps, saved: Result<(), SaveError>) -> serde_json::Value {
+    serde_json::json!({
+        "learning": apps.learning(),
+        "saved": saved.is_ok(),
+        "warning": saved.err().map(|error| error.to_string()),
+    })
+}
+
+pub(super) async fn learn(State(api): State<Api>, body: Body) -> Response {
+    let request: LearnRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let apps = api.handles.apps.clone();
+    api.command(move || {
+        let length = request.length.as_deref().map(|text| {
+            let length = parse_duration(text).ok();
+            let fits = length.filter(|l| !l.is_zero() && *l <= MAX_LEARNING);
+            fits.ok_or_else(|| {
+                let text: String = text.chars().take(64).collect();
+                Refusal::Malformed(format!(
+                    "{text:?} is no time to learn for; allowed: 1s-{} such as \"1d\"",
+                    format_duration(MAX_LEARNING)
+                ))
+            })
+        });
+        let saved = apps.learn(length.transpose()?).map_err(learn_refusal)?;
+        Ok(learning(&apps, saved))
+    })
+    .await
+}
+
+pub(super) async fn stop_learning(State(api): State<Api>) -> Response {
+    let apps = api.handles.apps.clone();
+    api.command(move || {
+        let saved = apps.stop_learning().map_err(learn_refusal)?;
+        Ok(learning(&apps, saved))
+    })
+    .await
+}
+
+pub(super) async fn learned(State(api): State<Api>) -> Response {
+    let apps = api.handles.apps.clone();
+    api.ask(move |_| apps.review().ok_or_else(no_rules)).await
+}
+
+pub(super) async fn forget(State(api): State<Api>) -> Response {
+    let apps = api.handles.apps.clone();
+    api.command(move || {
+        let saved = apps.forget_learned();
+        Ok(learning(&apps, saved))
+    })
+    .await
+}
+
+/// `POST /v1/app/learned/reviewed`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReviewedRequest {
+    as_of: Timestamp,
+}
+
+pub(super) async fn reviewed(State(api): State<Api>, body: Body) -> Response {
+    let request: ReviewedRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let apps: Arc<Apps> = api.handles.apps.clone();
+    api.command(move || {
+        let saved = apps.set_reviewed(request.as_of);
+        Ok(learning(&apps, saved))
+    })
+    .await
+}
+
+/// `GET /v1/app/learned/rules`; what is absent is false.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RulesQuery {
+    /// To the peers that were seen.
+    #[serde(default)]
+    peers: bool,
+    /// About the whole program.
+    #[serde(default)]
+    whole: bool,
+    /// About scripts of interpreters.
+    #[serde(default)]
+    scripts: bool,
+    /// With what nobody has reviewed.
+    #[serde(default)]
+    unreviewed: bool,
+    /// With `default` and `unknown`.
+    #[serde(default)]
+    defaults: bool,
+}
+
+pub(super) async fn rules(State(api): State<Api>, query: Asked<RulesQuery>) -> Response {
+    let query = match asked(query) {
+        Ok(query) => query,
+        Err(response) => return response,
+    };
+    let shape = Shape {
+        narrow: match query.peers {
+            true => Narrow::ToPeers,
+            false => Narrow::ToPorts,
+        },
+        is_whole: query.whole,
+        by_script: query.scripts,
+        has_defaults: query.defaults,
+    };
+    let apps = api.handles.apps.clone();
+    api.ask(move |_| {
+        let rules = apps.learned_rules(shape, query.unreviewed);
+        rules.ok_or_else(no_rules)
     })
     .await
 }

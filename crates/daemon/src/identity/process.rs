@@ -32,6 +32,9 @@ pub struct ReadProgram {
     pub program: Program,
     /// What it has mapped.
     pub files: BTreeSet<FileKey>,
+    /// The path of its executable leads to this very file here: it is not of a container,
+    /// and nobody has put another one in its place.
+    pub is_at_path: bool,
     /// Why the first file without a digest has none, and which it is.
     pub without: Option<(PathBuf, NoDigest)>,
 }
@@ -159,11 +162,37 @@ pub fn read(
         .collect();
     let directory = fs::read_link(proc.join("cwd")).ok();
     program.script = script_of(&program.cmdline, directory.as_deref());
+    let exe = program.exe.as_ref();
+    let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
     Some(ReadProgram {
+        is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
         program,
         files,
         without,
     })
+}
+
+/// Programs that run a script, which they name among their arguments.
+const INTERPRETERS: [&str; 14] = [
+    "bash", "dash", "sh", "zsh", "ksh", "python", "perl", "ruby", "node", "php", "lua", "java",
+    "tclsh", "Rscript",
+];
+/// Options after which comes no script's path.
+const NO_SCRIPT: [&str; 5] = ["-c", "-e", "-E", "-m", "-r"];
+
+/// The script's file, of a program that is known to run scripts and names one that is
+/// there: others have an argument where an interpreter has its script.
+pub fn script_file(program: &Program) -> Option<&Path> {
+    let exe = program.exe.as_ref()?;
+    let name = exe.path.file_name()?.to_str()?;
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let mut options = program.cmdline.iter().skip(1);
+    let options = options.by_ref().take_while(|word| word.starts_with('-'));
+    if !INTERPRETERS.contains(&name) || options.into_iter().any(|word| NO_SCRIPT.contains(&&**word))
+    {
+        return None;
+    }
+    program.script.as_deref().filter(|path| path.is_file())
 }
 
 /// The parents of a process up to the first one: numbers and executables.
@@ -232,6 +261,34 @@ mod tests {
         assert_eq!(of("python3 -u /opt/a.py x"), Some("/opt/a.py".into()));
         assert_eq!(of("python3 a.py"), Some("/srv/a.py".into()));
         assert_eq!(of("python3 -i"), None);
+    }
+
+    #[test]
+    fn a_script_is_a_file_that_an_interpreter_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("a.py");
+        fs::write(&script, "").unwrap();
+        let script = script.to_str().unwrap();
+        for (line, is) in [
+            (format!("/usr/bin/python3.11 -u {script} x"), true),
+            (format!("/usr/bin/python3.11 {script}"), true),
+            (format!("/usr/bin/python3.11 -c {script}"), false),
+            (format!("/usr/bin/python3.11 -m {script}"), false),
+            ("/usr/bin/python3.11 /none".to_owned(), false),
+            (format!("/usr/bin/curl {script}"), false),
+        ] {
+            let cmdline: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let program = Program {
+                exe: Some(Object {
+                    path: cmdline[0].clone().into(),
+                    digest: None,
+                }),
+                script: script_of(&cmdline, None),
+                cmdline,
+                ..Program::default()
+            };
+            assert_eq!(script_file(&program).is_some(), is, "{line}");
+        }
     }
 
     #[test]

@@ -150,6 +150,11 @@ impl Programs {
         (program.handle == handle).then_some(program)
     }
 
+    /// Who this is, if it is known.
+    pub fn by_key(&self, key: &Key) -> Option<&KnownProgram> {
+        self.known.get(self.by_key.get(key)?)
+    }
+
     /// All with their handles.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, &KnownProgram)> {
         self.known.values().map(|program| (program.handle, program))

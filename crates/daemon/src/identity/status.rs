@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, State};
+use super::{Apps, LearningStatus, Replaced, State};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -36,6 +36,10 @@ pub struct AppStatus {
     pub counts: IdentityCounts,
     /// Programs that had to be forgotten for others.
     pub evicted: u64,
+    /// Whether it is recorded what programs do.
+    pub learning: LearningStatus,
+    /// Files that are others than rules name.
+    pub replaced: Vec<Replaced>,
 }
 
 /// One rule, and what it has decided.
@@ -165,6 +169,8 @@ impl Apps {
             leases,
             counts: state.identity.counts()?,
             evicted: state.programs.evicted(),
+            learning: self.learning.status(),
+            replaced: state.files.replaced().cloned().collect(),
         }))
     }
 

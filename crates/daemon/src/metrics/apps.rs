@@ -19,6 +19,10 @@ pub struct AppMetrics {
     unknown: Totals<0>,
     lost: Totals<0>,
     crowded: Totals<0>,
+    learned: Gauges<0>,
+    learned_forgotten: Totals<0>,
+    learned_unidentified: Totals<0>,
+    replaced: Gauges<0>,
 }
 
 impl AppMetrics {
@@ -80,6 +84,26 @@ impl AppMetrics {
                 "Sockets held by more different programs than are remembered.",
                 &[],
             ),
+            learned: registry.gauges(
+                "weir_app_learned_programs",
+                "Programs of which it is recorded what they did.",
+                &[],
+            ),
+            learned_forgotten: registry.totals(
+                "weir_app_learned_forgotten_total",
+                "Programs whose record made room for others.",
+                &[],
+            ),
+            learned_unidentified: registry.totals(
+                "weir_app_learned_unidentified_total",
+                "Connections and flows of programs that were gone before it was known who they were, while weir learned.",
+                &[],
+            ),
+            replaced: registry.gauges(
+                "weir_app_replaced_files",
+                "Files that are others than a rule names by SHA-256.",
+                &[],
+            ),
         }
     }
 
@@ -106,5 +130,10 @@ impl AppMetrics {
         samples.total(self.unknown, [], counts.unknown);
         samples.total(self.lost, [], counts.lost);
         samples.total(self.crowded, [], counts.crowded);
+        let learning = &app.learning;
+        samples.gauge(self.learned, [], learning.programs as u64);
+        samples.total(self.learned_forgotten, [], learning.forgotten);
+        samples.total(self.learned_unidentified, [], learning.unidentified);
+        samples.gauge(self.replaced, [], app.replaced.len() as u64);
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handl
         allow_list: service.allow_list.clone(),
         list_refreshes: service.list_refreshes.clone(),
         balancer: service.balancer.clone(),
+        apps: service.apps.clone(),
         events: service.events.clone(),
         reloader,
     }

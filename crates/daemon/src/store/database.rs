@@ -22,7 +22,7 @@ use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 use super::{
     AllowEntry, Change, Detail,
     clock::Now,
-    progress,
+    learned, progress,
     restore::{Boot, Row, StoredState},
     row::{DatabaseError, blob, prefix_from, subject_from, timestamp},
 };
@@ -118,6 +118,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
         progress::from_2(&connection)?;
     }
     connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(learned::SCHEMA)?;
     if version < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
     }
@@ -512,6 +513,7 @@ fn write_one(
         Change::ForgetPosition(source) => {
             transaction.execute("DELETE FROM positions WHERE source = ?1", [source])?;
         }
+        Change::Learned(row) => learned::write(transaction, row)?,
     }
     Ok(())
 }

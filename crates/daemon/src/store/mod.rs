@@ -9,6 +9,7 @@ pub mod clock;
 mod database;
 mod history;
 mod identity;
+mod learned;
 mod progress;
 pub mod restore;
 mod row;
@@ -35,6 +36,7 @@ use weir_events::alerts::Alerts;
 
 pub use database::allow_set;
 pub use history::KeepHistory;
+pub use learned::LearnedRow;
 pub use progress::Progress;
 pub use row::DatabaseError;
 
@@ -113,6 +115,8 @@ pub enum Change {
     KeepJails(Vec<String>),
     /// A source is no longer read.
     ForgetPosition(String),
+    /// More is known of what a program does.
+    Learned(LearnedRow),
 }
 
 impl Change {
@@ -406,6 +410,16 @@ impl Store {
             tracked,
         };
         push(&mut queue, [Change::Progress(progress)]);
+    }
+
+    /// What programs were seen doing: keys and records.
+    pub fn learned(&self) -> Vec<(String, String)> {
+        self.read(learned::all)
+    }
+
+    /// How often the file was made anew: what is in memory has to be written again.
+    pub fn times_made_anew(&self) -> u64 {
+        self.shared.queue().made_anew
     }
 
     /// Changes that wait for the disk.

@@ -1,0 +1,337 @@
+//! Files whose SHA-256 a rule names, and which are others by now: after an upgrade of
+//! their package, or because somebody has put another one in their place. The new one
+//! meets no rule, so an alert tells, with what dpkg has on record of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use weir_identity::{
+    Criterion, Digest, Program, Rule,
+    hash::FileKey,
+    packages::{self, DPKG_INFO, Recorded},
+};
+
+use super::{
+    facts::digest_of,
+    objects::{NoDigest, Objects},
+};
+
+/// How often it is looked whether the files are the same.
+const LOOK: Duration = Duration::from_secs(10);
+/// So many files are watched; those that come then are not.
+const MAX_WATCHED: usize = 4096;
+
+/// A file that is another one than a rule names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Replaced {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The rule that names what was there.
+    pub rule: Arc<str>,
+    /// The SHA-256 of what was there.
+    pub was: Digest,
+    /// The SHA-256 of what is there; `None`: it has none that counts.
+    pub is: Option<Digest>,
+    /// What dpkg has on record of the path.
+    pub record: PackageRecord,
+}
+
+/// What dpkg says of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "state", content = "package")]
+pub enum PackageRecord {
+    /// It is this package's, as it was packed.
+    Agrees(String),
+    /// That package has another file there.
+    Differs(String),
+    /// No package has a file there, or there is no dpkg.
+    None,
+}
+
+impl PackageRecord {
+    /// Of the file that is at this path now.
+    pub fn of(path: &Path) -> Self {
+        let found = packages::recorded(Path::new(DPKG_INFO), &[path]);
+        Self::compared(path, found.ok().and_then(|mut found| found.remove(path)))
+    }
+
+    /// The same of several, for those whose file still has this SHA-256.
+    pub fn of_all(files: &[(PathBuf, Digest)]) -> BTreeMap<PathBuf, Self> {
+        let paths: Vec<_> = files.iter().map(|(path, _)| path.as_path()).collect();
+        let mut found = packages::recorded(Path::new(DPKG_INFO), &paths).unwrap_or_default();
+        let same = files
+            .iter()
+            .filter(|(path, digest)| digest_of(path) == Ok(*digest));
+        same.map(|(path, _)| (path.clone(), Self::compared(path, found.remove(path))))
+            .collect()
+    }
+
+    fn compared(path: &Path, recorded: Option<Recorded>) -> Self {
+        let Some(recorded) = recorded else {
+            return Self::None;
+        };
+        let agrees = File::open(path).and_then(|file| packages::is_as_recorded(&file, &recorded));
+        match agrees {
+            Ok(true) => Self::Agrees(recorded.package),
+            Ok(false) | Err(_) => Self::Differs(recorded.package),
+        }
+    }
+
+    /// For people, behind what has happened.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Agrees(package) => {
+                format!("it is as dpkg has it on record of package {package}: an upgrade")
+            }
+            Self::Differs(package) => format!(
+                "dpkg's record of package {package} does not agree with it: find out who has put it there"
+            ),
+            Self::None => "no package has it on record: find out who has put it there".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    rule: Arc<str>,
+    digest: Digest,
+    /// As it was looked at last.
+    file: Option<FileKey>,
+    replaced: Option<Replaced>,
+}
+
+/// The files that are watched.
+#[derive(Debug)]
+pub(super) struct NamedFiles {
+    by_path: BTreeMap<PathBuf, Watched>,
+    looked: Instant,
+}
+
+/// The digests of executables that rules name.
+fn named(rules: &[Rule]) -> BTreeSet<Digest> {
+    let criteria = rules.iter().flat_map(|rule| &rule.who);
+    let criteria = criteria.filter(|condition| !condition.is_negated);
+    criteria
+        .flat_map(|condition| match &condition.criterion {
+            Criterion::Exe(digests) => digests.clone(),
+            Criterion::Path(pinned) => pinned.iter().map(|pinned| pinned.digest).collect(),
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// Does a condition of the rule name what is in a program's files?
+fn names_content(rule: &Rule) -> bool {
+    let mut who = rule.who.iter().filter(|condition| !condition.is_negated);
+    who.any(|condition| {
+        matches!(
+            condition.criterion,
+            Criterion::Exe(_) | Criterion::Path(_) | Criterion::Aggregate(_)
+        )
+    })
+}
+
+impl NamedFiles {
+    /// Watches nothing until rules name something.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            by_path: BTreeMap::new(),
+            looked: now,
+        }
+    }
+
+    fn watch(&mut self, path: &Path, digest: Digest, rule: &Arc<str>) {
+        if let Some(known) = self.by_path.get_mut(path) {
+            if known.digest != digest {
+                (known.digest, known.file, known.replaced) = (digest, None, None);
+            }
+            known.rule.clone_from(rule);
+        } else if self.by_path.len() < MAX_WATCHED {
+            let watched = Watched {
+                rule: rule.clone(),
+                digest,
+                file: None,
+                replaced: None,
+            };
+            self.by_path.insert(path.to_owned(), watched);
+        }
+    }
+
+    /// Other rules are in force: what they name by path is watched, and what none of them
+    /// names is not.
+    pub fn follow(&mut self, rules: &[Rule]) {
+        self.by_path
+            .retain(|_, watched| rules.iter().any(|rule| rule.name == watched.rule));
+        for watched in self.by_path.values_mut() {
+            watched.file = None;
+        }
+        for rule in rules {
+            for pinned in rule.pinned() {
+                self.watch(&pinned.path, pinned.digest, &rule.name);
+            }
+        }
+    }
+
+    /// A program was seen whose executable is at its path on this host.
+    pub fn note(&mut self, program: &Program, rules: &[Rule]) {
+        let Some(exe) = &program.exe else { return };
+        let Some(digest) = exe.digest else { return };
+        let mut about = rules
+            .iter()
+            .filter(|rule| names_content(rule) && rule.is_about(program));
+        if let Some(rule) = about.next() {
+            self.watch(&exe.path, digest, &rule.name);
+        }
+    }
+
+    /// Looks at the files now and then; true: it did.
+    pub fn look(&mut self, now: Instant, rules: &[Rule], objects: &mut Objects) -> bool {
+        if now.duration_since(self.looked) < LOOK {
+            return false;
+        }
+        self.looked = now;
+        self.look_now(rules, objects);
+        true
+    }
+
+    fn look_now(&mut self, rules: &[Rule], objects: &mut Objects) {
+        let named = named(rules);
+        // Reading dpkg's records takes a while: one each time.
+        let mut has_asked = false;
+        for (path, watched) in &mut self.by_path {
+            let Ok(about) = fs::metadata(path) else {
+                // Nobody can start it.
+                (watched.file, watched.replaced) = (None, None);
+                continue;
+            };
+            let file = FileKey::of(&about);
+            if watched.file == Some(file) || has_asked {
+                continue;
+            }
+            let is = match objects.digest(path) {
+                Ok((_, digest)) if digest == watched.digest || named.contains(&digest) => {
+                    (watched.file, watched.replaced) = (Some(file), None);
+                    continue;
+                }
+                Ok((_, digest)) => Some(digest),
+                // Later.
+                Err(NoDigest::Written) => continue,
+                Err(_) => None,
+            };
+            has_asked = true;
+            watched.file = Some(file);
+            watched.replaced = Some(Replaced {
+                path: path.clone(),
+                rule: watched.rule.clone(),
+                was: watched.digest,
+                is,
+                record: PackageRecord::of(path),
+            });
+        }
+    }
+
+    /// Those that are others now.
+    pub fn replaced(&self) -> impl Iterator<Item = &Replaced> {
+        self.by_path
+            .values()
+            .filter_map(|watched| watched.replaced.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::geofence::Direction;
+    use weir_identity::{Condition, Object, Protocols, Verdict, Where};
+
+    use super::*;
+
+    fn rule(name: &str, criterion: Criterion) -> Rule {
+        Rule {
+            name: name.into(),
+            verdict: Verdict::Allow,
+            who: vec![Condition {
+                is_negated: false,
+                criterion,
+            }],
+            place: Where {
+                direction: Direction::Both,
+                protocols: Protocols::default(),
+                ports: Vec::new(),
+                to: None,
+                from: None,
+                netns: None,
+            },
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_another_one_than_its_rule_names_is_told() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tool");
+        fs::write(&path, "one").unwrap();
+        let one = digest_of(&path).unwrap();
+        let exe = Object {
+            path: path.clone(),
+            digest: Some(one),
+        };
+        let program = Program {
+            objects: vec![exe.clone()],
+            exe: Some(exe),
+            ..Program::default()
+        };
+        let rules = [rule("tool", Criterion::Exe(vec![one]))];
+        let mut files = NamedFiles::new(Instant::now());
+        let mut objects = Objects::default();
+        files.note(&program, &rules);
+        files.look_now(&rules, &mut objects);
+        assert_eq!(files.replaced().count(), 0);
+        // Put in its place by rename, as an upgrade does.
+        let put = |text: &str| {
+            let next = dir.path().join("next");
+            fs::write(&next, text).unwrap();
+            fs::rename(&next, &path).unwrap();
+        };
+        put("two");
+        files.look_now(&rules, &mut objects);
+        let [replaced] = &files.replaced().collect::<Vec<_>>()[..] else {
+            panic!("{files:?}")
+        };
+        assert_eq!((&*replaced.rule, replaced.was), ("tool", one));
+        assert_eq!(replaced.is, Some(digest_of(&path).unwrap()));
+        assert_eq!(replaced.record, PackageRecord::None);
+        // A rule that names the new one as well ends it, and so does the old file.
+        let both = [rule(
+            "tool",
+            Criterion::Exe(vec![one, replaced.is.unwrap()]),
+        )];
+        files.follow(&both);
+        files.look_now(&both, &mut objects);
+        assert_eq!(files.replaced().count(), 0);
+        put("three");
+        files.look_now(&both, &mut objects);
+        assert_eq!(files.replaced().count(), 1);
+        files.follow(&[]);
+        assert_eq!(files.replaced().count(), 0);
+    }
+
+    #[test]
+    fn what_dpkg_has_on_record_is_told() {
+        let md5sum = Path::new("/usr/bin/md5sum");
+        if !Path::new(DPKG_INFO).join("coreutils.md5sums").exists() {
+            eprintln!("skipped: no dpkg record of coreutils");
+            return;
+        }
+        let record = PackageRecord::of(md5sum);
+        assert_eq!(record, PackageRecord::Agrees("coreutils".to_owned()));
+        assert!(record.words().contains("an upgrade"));
+        let none = PackageRecord::of(Path::new("/usr/bin/no such file"));
+        assert_eq!(none, PackageRecord::None);
+    }
+}

@@ -1,0 +1,267 @@
+//! What is in force in the kernel: a policy, and the programs that are known by their
+//! numbers there.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use weir_bpf::identity::{self as kernel, CgroupAt, DecidedBy, Hits, Identity};
+use weir_core::geofence::Direction;
+use weir_identity::{
+    Object, Program, Rule, Unknown, Verdict,
+    config::AppConfig,
+    policy::{Place, Policy},
+};
+
+use super::{
+    AppError,
+    learning::Learning,
+    objects::{NoDigest, Objects},
+    process::{self, ReadProgram},
+    programs::Programs,
+    replaced::NamedFiles,
+};
+use crate::access::lists::CurrentList;
+
+/// A process that changes its mappings while it is looked at is looked at again.
+const TRIES: usize = 8;
+/// A program with a file that was being written is looked at again after this time.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Rules in force, and who is known.
+pub(super) struct State {
+    pub(super) identity: Arc<Identity>,
+    pub(super) config: AppConfig,
+    pub(super) cgroup: CgroupAt,
+    pub(super) observe: bool,
+    /// What programs do is recorded.
+    pub(super) learns: bool,
+    pub(super) policy: Policy,
+    /// What the policy was made of.
+    pub(super) made_of: (u64, Arc<Vec<CurrentList>>),
+    pub(super) objects: Objects,
+    pub(super) programs: Programs,
+    pub(super) files: NamedFiles,
+    /// What rules before have decided, by name.
+    pub(super) before: BTreeMap<Arc<str>, Hits>,
+    pub(super) swept: Instant,
+    pub(super) followed: Instant,
+    /// Events were lost so often, as last seen.
+    pub(super) lost: u64,
+}
+
+fn verdict_of(verdict: Verdict) -> kernel::Verdict {
+    match verdict {
+        Verdict::Allow | Verdict::Log => kernel::Verdict::Allow,
+        Verdict::Drop => kernel::Verdict::Drop,
+        Verdict::Reject => kernel::Verdict::Reject,
+    }
+}
+
+fn rule_of(place: &Place) -> kernel::Rule {
+    let networks = |networks: &Option<weir_identity::policy::Networks>| {
+        networks.as_ref().map(|networks| kernel::Networks {
+            prefixes: networks.prefixes.clone(),
+            outside: networks.outside,
+        })
+    };
+    kernel::Rule {
+        verdict: verdict_of(place.verdict),
+        has_who: place.has_who,
+        is_out: place.direction != Direction::In,
+        is_in: place.direction != Direction::Out,
+        protocols: place.protocols.0,
+        ports: place.ports.clone(),
+        outward: networks(&place.to),
+        inward: networks(&place.from),
+        netns: place.netns.unwrap_or(0),
+    }
+}
+
+/// As the kernel takes it.
+pub(super) fn policy_of(policy: &Policy, observe: bool, learns: bool) -> kernel::Policy {
+    let asks = |asks: fn(&Rule) -> bool| policy.rules.iter().any(asks);
+    kernel::Policy {
+        rules: policy.places.iter().map(rule_of).collect(),
+        default: verdict_of(policy.default),
+        unknown: match policy.unknown {
+            Unknown::Learn => kernel::Unknown::Learn,
+            Unknown::Allow => kernel::Unknown::Allow,
+            Unknown::Drop => kernel::Unknown::Drop,
+        },
+        by_uid: asks(Rule::asks_user),
+        by_cgroup: asks(Rule::asks_cgroup),
+        by_process: asks(Rule::asks_script),
+        observe,
+        tell_all: learns || policy.unknown == Unknown::Learn || !policy.logs.is_empty(),
+    }
+}
+
+fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
+    policy.met_by(&read.program).iter().collect()
+}
+
+impl State {
+    /// Puts a policy into force, with whoever is known.
+    pub(super) fn put(
+        &mut self,
+        policy: Policy,
+        made_of: (u64, Arc<Vec<CurrentList>>),
+    ) -> Result<(), AppError> {
+        for (name, hits) in self.hits()? {
+            self.before.insert(name, hits);
+        }
+        let known: Vec<_> = self
+            .programs
+            .iter()
+            .map(|(handle, program)| (handle, bits_of(&policy, &program.read)))
+            .collect();
+        self.identity
+            .put_policy(&policy_of(&policy, self.observe, self.learns), &known)?;
+        let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
+        self.before.retain(|name, _| is_rule(name));
+        self.policy = policy;
+        self.made_of = made_of;
+        self.files.follow(&self.policy.rules);
+        for (_, program) in self.programs.iter() {
+            if program.read.is_at_path {
+                self.files.note(&program.read.program, &self.policy.rules);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel tell of each decision, or of no more than the rules need. Whatever is
+    /// connected is judged anew, so that it is told as well.
+    pub(super) fn set_learns(&mut self, learns: bool) -> Result<(), weir_bpf::Error> {
+        self.learns = learns;
+        let flags = policy_of(&self.policy, self.observe, learns);
+        self.identity.put_flags(&flags)?;
+        self.identity.judge_anew()
+    }
+
+    /// What rules name of what was learned before this daemon is watched, too.
+    pub(super) fn watch_learned(&mut self, learning: &Learning) {
+        let (learned, _) = learning.programs();
+        for one in learned.iter().filter(|one| one.is_at_path) {
+            let exe = Object {
+                path: one.program.path.clone().into(),
+                digest: one.program.digest,
+            };
+            let program = Program {
+                objects: vec![exe.clone()],
+                exe: Some(exe),
+                ..Program::default()
+            };
+            self.files.note(&program, &self.policy.rules);
+        }
+    }
+
+    /// What each rule has decided, those of before counted in.
+    pub(super) fn hits(&self) -> Result<BTreeMap<Arc<str>, Hits>, weir_bpf::Error> {
+        let mut all = self.before.clone();
+        for (number, place) in self.policy.places.iter().enumerate() {
+            let hits = self.identity.hits(DecidedBy::Rule(number as u16))?;
+            let of = all
+                .entry(self.policy.rules[place.rule].name.clone())
+                .or_default();
+            of.judged += hits.judged;
+            of.dropped += hits.dropped;
+        }
+        Ok(all)
+    }
+
+    /// Whoever runs in the control group. `tell`: the kernel too, of the policy that is in
+    /// force.
+    pub(super) fn identify_running(&mut self, tell: bool) -> usize {
+        let mut count = 0;
+        let below = self.cgroup.below_root();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            let is_below = |path: String| {
+                let rest = path.strip_prefix(&below);
+                rest.is_some_and(|rest| below == "/" || rest.is_empty() || rest.starts_with('/'))
+            };
+            // Who is gone by now is identified no more.
+            if process::cgroup_of(pid).is_some_and(is_below)
+                && matches!(self.identify(pid, tell), Ok(true))
+            {
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Reads a process while it stays as it is.
+    pub(super) fn read(
+        &mut self,
+        pid: u32,
+    ) -> Result<Option<(kernel::Seen, ReadProgram)>, weir_bpf::Error> {
+        let asks_package = self.policy.rules.iter().any(Rule::asks_package);
+        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
+            let Some(before) = self.identity.look_at(pid)? else {
+                return Ok(None);
+            };
+            let Some(read) = process::read(pid, &before, &mut self.objects, asks_package) else {
+                return Ok(None);
+            };
+            let after = self.identity.look_at(pid)?;
+            let is_same = |after: &kernel::Seen| {
+                (after.key, after.space, after.sequence)
+                    == (before.key, before.space, before.sequence)
+            };
+            // A process that is ending, or becomes another program, has files that cannot
+            // be read for a moment.
+            let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
+            if after.as_ref().is_some_and(is_same) && (!is_torn || last) {
+                return Ok(Some((before, read)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Says who a process is; false: it is gone, or does not stand still.
+    pub(super) fn identify(&mut self, pid: u32, tell: bool) -> Result<bool, weir_bpf::Error> {
+        let Some((seen, read)) = self.read(pid)? else {
+            return Ok(false);
+        };
+        let bits = bits_of(&self.policy, &read);
+        if read.is_at_path {
+            self.files.note(&read.program, &self.policy.rules);
+        }
+        let handle = self.programs.note(&seen.key, read);
+        if tell {
+            self.identity.put_identity(handle, &bits)?;
+            self.identity.name(&seen.key, handle)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes back what was concluded from files that somebody waits to write to.
+    pub(super) fn take_back_broken(&mut self) -> Result<(), weir_bpf::Error> {
+        let broken = self.objects.take_broken();
+        if broken.files.is_empty() {
+            return Ok(());
+        }
+        self.programs.forget(&self.identity, |read| {
+            read.files.iter().any(|file| broken.files.contains(file))
+        })
+        // Only now may they write.
+    }
+
+    /// Has programs asked about again of which a file was being written.
+    pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
+        self.programs.forget_old(&self.identity, AGAIN, |read| {
+            matches!(read.without, Some((_, NoDigest::Written)))
+        })
+    }
+}
