@@ -2,172 +2,33 @@
 //! while no daemon runs. Everything happens in a network namespace and in a control group
 //! of the test's own: nobody else on the machine is judged.
 
+#[path = "common/app_host.rs"]
+mod app_host;
 mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Output,
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
-use common::{skipped, soon};
-use plain::Plain;
-use weir_bpf::identity::{CgroupAt, detach, missing};
-use weir_netlab::{Child, Namespace, Net};
-
-const PROGRAMS: [&str; 3] = ["curl", "/usr/bin/python3", "ip"];
-const ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
-
-struct Lab {
-    host: Plain,
-    cgroup: PathBuf,
-    instance: String,
-    space: Namespace,
-    _servers: Vec<Child>,
-    _net: Net,
-}
-
-impl Lab {
-    /// A daemon with this `[app]`; none: what it takes is not here.
-    fn new(name: &str, rules: &str) -> Option<Self> {
-        if skipped(&PROGRAMS) {
-            return None;
-        }
-        let missing = missing();
-        if !missing.is_empty() {
-            eprintln!(
-                "skipped: this kernel lacks {} (probe: its BTF)",
-                missing.join(", ")
-            );
-            return None;
-        }
-        let instance = format!("weir-test-app-{name}-{}", std::process::id());
-        let Some(root) = CgroupAt::mount_point() else {
-            eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
-            return None;
-        };
-        let cgroup = root.join(&instance);
-        fs::create_dir(&cgroup).unwrap();
-        let net = Net::new().unwrap();
-        let space = net.namespace("app").unwrap();
-        space.run("ip", &["link", "set", "lo", "up"]).unwrap();
-        let mut servers = Vec::new();
-        for address in ["127.0.0.1", "::1"] {
-            let mut command = std::process::Command::new("/usr/bin/python3");
-            command
-                .args(["-m", "http.server", "-b", address, "8080"])
-                .stdout(std::process::Stdio::null())
-                .stderr(std::process::Stdio::null());
-            servers.push(space.spawn(command).unwrap());
-        }
-        let mut lab = Self {
-            host: Plain::new(),
-            cgroup,
-            instance,
-            space,
-            _servers: servers,
-            _net: net,
-        };
-        lab.configure(rules);
-        lab.host.start();
-        Some(lab)
-    }
-
-    fn configure(&self, rules: &str) {
-        self.host.configure_only(&format!(
-            "instance = \"{}\"\n[app]\ncgroup = \"{}\"\n{rules}",
-            self.instance,
-            self.cgroup.display()
-        ));
-    }
-
-    /// A program in the namespace and the control group, to its end.
-    fn run(&self, words: &[&str]) -> Output {
-        let enter = format!(
-            "echo 0 > {}/cgroup.procs && exec \"$@\"",
-            self.cgroup.display()
-        );
-        let mut all = vec!["-c", &enter, "sh"];
-        all.extend(words);
-        self.space.output("sh", &all).unwrap()
-    }
-
-    /// What curl says of the server: `200`, or why not.
-    fn curl(&self, address: &str) -> String {
-        let url = format!("http://{address}:8080/");
-        let done = self.run(&[
-            "curl",
-            "-sS",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "--max-time",
-            "6",
-            &url,
-        ]);
-        String::from_utf8_lossy(&done.stdout).into_owned()
-    }
-
-    fn python(&self, script: &str) -> String {
-        let done = self.run(&["/usr/bin/python3", "-c", script]);
-        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
-    }
-
-    /// What python3 says when it connects.
-    fn connects(&self, address: &str) -> String {
-        let address = address.trim_matches(['[', ']']);
-        self.python(&format!(
-            "import socket\ntry: socket.create_connection(('{address}', 8080), 3); print('connected')\nexcept OSError as e: print(type(e).__name__)"
-        ))
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        self.host.end("KILL");
-        let _ = detach(Path::new("/sys/fs/bpf/weir"), &self.instance);
-        let _ = fs::remove_dir(Path::new("/sys/fs/bpf/weir").join(&self.instance));
-        let until = Instant::now() + Duration::from_secs(10);
-        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn sha256(path: &str) -> String {
-    let done = std::process::Command::new("sha256sum").arg(path).output();
-    let text = String::from_utf8(done.unwrap().stdout).unwrap();
-    text.split_whitespace().next().unwrap().to_owned()
-}
-
-fn curl_only() -> String {
-    format!(
-        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.curl]\nverdict = \"allow\"\nexe = \"{}\"\n",
-        sha256("/usr/bin/curl")
-    )
-}
+use app_host::{ADDRESSES, TestHost, curl_only, sha256};
+use common::soon;
 
 #[test]
 fn root_a_rule_lets_curl_through_and_stops_python_also_without_a_daemon() {
-    let Some(mut lab) = Lab::new("first", &curl_only()) else {
+    let Some(mut host) = TestHost::new("first", &curl_only()) else {
         return;
     };
     for address in ADDRESSES {
         // Not known at first: TCP asks again after a second.
         soon("the server, and curl to be known", || {
-            (lab.curl(address) == "200").then_some(())
+            (host.curl(address) == "200").then_some(())
         });
         soon("python to be known, and refused at once", || {
-            (lab.connects(address).trim() == "PermissionError").then_some(())
+            (host.connects(address).trim() == "PermissionError").then_some(())
         });
-        assert_eq!(lab.curl(address), "200");
+        assert_eq!(host.curl(address), "200");
     }
-    let rules = lab.host.json(&["app", "list"]);
+    let rules = host.host.json(&["app", "list"]);
     let row = |name: &str| {
         let mut rules = rules["rules"].as_array().unwrap().iter();
         rules.find(|rule| rule["name"] == name).unwrap().clone()
@@ -175,26 +36,26 @@ fn root_a_rule_lets_curl_through_and_stops_python_also_without_a_daemon() {
     assert!(row("curl")["judged"].as_u64().unwrap() >= 4, "{rules}");
     assert!(row("default")["dropped"].as_u64().unwrap() >= 2, "{rules}");
     assert_eq!(rules["level"], "strict");
-    assert!(lab.host.said().contains("python3"), "{}", lab.host.said());
+    assert!(host.host.said().contains("python3"), "{}", host.host.said());
 
-    lab.host.end("KILL");
+    host.host.end("KILL");
     for address in ADDRESSES {
-        assert_eq!(lab.curl(address), "200");
-        assert_eq!(lab.connects(address).trim(), "PermissionError");
+        assert_eq!(host.curl(address), "200");
+        assert_eq!(host.connects(address).trim(), "PermissionError");
     }
     // Who has not been seen before is what `unknown` says: nobody can ask who it is.
     let perl = "use IO::Socket::IP; print IO::Socket::IP->new(PeerAddr=>'127.0.0.1',PeerPort=>8080,Timeout=>2) ? 'connected' : 'no'";
-    let done = lab.run(&["perl", "-e", perl]);
+    let done = host.run(&["perl", "-e", perl]);
     assert_eq!(String::from_utf8_lossy(&done.stdout), "no");
 
     // The next one takes over what is there.
-    lab.host.start();
+    host.host.start();
     for address in ADDRESSES {
         soon("curl after the restart", || {
-            (lab.curl(address) == "200").then_some(())
+            (host.curl(address) == "200").then_some(())
         });
         soon("python after the restart", || {
-            (lab.connects(address).trim() == "PermissionError").then_some(())
+            (host.connects(address).trim() == "PermissionError").then_some(())
         });
     }
 }
@@ -213,11 +74,11 @@ fn root_a_connection_is_judged_again_when_its_sender_is_another_one() {
         eprintln!("skipped: {objects} (probe: it is not there)");
         return;
     }
-    let Some(lab) = Lab::new("again", &rules) else {
+    let Some(host) = TestHost::new("again", &rules) else {
         return;
     };
     soon("python to be known", || {
-        (lab.connects("127.0.0.1").trim() == "connected").then_some(())
+        (host.connects("127.0.0.1").trim() == "connected").then_some(())
     });
     for family in ["4", "6"] {
         for (mode, arrives) in [
@@ -228,7 +89,7 @@ fn root_a_connection_is_judged_again_when_its_sender_is_another_one() {
             ("exec", false),
             ("rie", false),
         ] {
-            let told = lab.run(&["/usr/bin/python3", "-c", SCENARIO, mode, family, objects]);
+            let told = host.run(&["/usr/bin/python3", "-c", SCENARIO, mode, family, objects]);
             let told = String::from_utf8_lossy(&[told.stdout, told.stderr].concat()).into_owned();
             assert!(told.contains("before: b'before'"), "{mode}: {told}");
             assert_eq!(
@@ -282,21 +143,21 @@ os._exit(0)
 
 #[test]
 fn root_other_ways_to_send_are_closed_and_rules_hold_for_what_is_connected() {
-    let Some(lab) = Lab::new("ways", &curl_only()) else {
+    let Some(host) = TestHost::new("ways", &curl_only()) else {
         return;
     };
     soon("curl to be known", || {
-        (lab.curl("127.0.0.1") == "200").then_some(())
+        (host.curl("127.0.0.1") == "200").then_some(())
     });
     // A rule that logs decides nothing, and is told of.
-    lab.configure(&format!(
+    host.configure(&format!(
         "{}[app.rules.seen]\nverdict = \"log\"\nports = [\"8080/tcp\"]\n",
         curl_only()
     ));
-    lab.host.done(&["reload"]);
+    host.host.done(&["reload"]);
     soon("the connection to be logged", || {
-        assert_eq!(lab.curl("127.0.0.1"), "200");
-        lab.host
+        assert_eq!(host.curl("127.0.0.1"), "200");
+        host.host
             .said()
             .contains("logged to 127.0.0.1 port 8080, seen")
             .then_some(())
@@ -313,7 +174,7 @@ fn root_other_ways_to_send_are_closed_and_rules_hold_for_what_is_connected() {
         ),
         ("mptcp", "socket.AF_INET, socket.SOCK_STREAM, 262"),
     ] {
-        let told = lab.python(&format!(
+        let told = host.python(&format!(
             "import socket\ntry: socket.socket({args}); print('made')\nexcept OSError as e: print(type(e).__name__)"
         ));
         assert_eq!(told.trim(), "PermissionError", "{kind}");
@@ -321,16 +182,16 @@ fn root_other_ways_to_send_are_closed_and_rules_hold_for_what_is_connected() {
     // What comes in is judged by who listens: python3 may not be reached.
     let listens = format!(
         "echo 0 > {}/cgroup.procs && exec /usr/bin/python3 -m http.server -b 127.0.0.1 8081",
-        lab.cgroup.display()
+        host.cgroup.display()
     );
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", &listens])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
-    let server = lab.space.spawn(command).unwrap();
+    let server = host.space.spawn(command).unwrap();
     let reach = || {
-        let done = lab.space.output(
+        let done = host.space.output(
             "curl",
             &[
                 "-sS",
@@ -349,18 +210,18 @@ fn root_other_ways_to_send_are_closed_and_rules_hold_for_what_is_connected() {
         assert_eq!(reach(), "000");
     }
     // Another rule, in force without a restart.
-    lab.configure(&format!(
+    host.configure(&format!(
         "{}[app.rules.server]\nverdict = \"allow\"\ndirection = \"in\"\nports = [\"8081/tcp\"]\nexe = \"{}\"\n",
         curl_only(),
         sha256("/usr/bin/python3")
     ));
-    lab.host.done(&["reload"]);
+    host.host.done(&["reload"]);
     soon("the server to be reached", || {
         (reach() == "200").then_some(())
     });
     // It is about what comes in, and about that port alone.
     soon("python to be known, and refused", || {
-        let told = lab.connects("127.0.0.1");
+        let told = host.connects("127.0.0.1");
         assert!(!told.contains("connected"), "{told}");
         (told.trim() == "PermissionError").then_some(())
     });

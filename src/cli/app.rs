@@ -1,5 +1,11 @@
 //! `weir app`
 
+mod drop_in;
+mod edit;
+mod enforce;
+mod learn;
+mod review;
+
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Subcommand;
@@ -36,6 +42,21 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    #[command(subcommand)]
+    Learn(learn::Verb),
+    Review(review::Args),
+    Enforce(enforce::Args),
+    /// Add a rule that allows a program, by its SHA-256 as it is now, and reload
+    ///
+    /// The rule comes last in conf.d/50-app-rules.toml beside weir.toml. If the reload is
+    /// refused, the file is as it was.
+    Allow(edit::Args),
+    /// Add a rule that refuses a program, by its SHA-256 as it is now, and reload
+    ///
+    /// The rule comes first in conf.d/50-app-rules.toml beside weir.toml: it holds also
+    /// where a rule there allows the program. If the reload is refused, the file is as it
+    /// was.
+    Deny(edit::Args),
     /// List the rules that decide most, by decisions since they are in force
     Top {
         /// How many rules to list
@@ -62,6 +83,11 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
             json,
         } => programs(common, *json),
         Verb::Top { count, json } => rules(common, *json, Some(*count)),
+        Verb::Learn(verb) => learn::run(common, verb),
+        Verb::Review(args) => review::run(common, args),
+        Verb::Enforce(args) => enforce::run(common, args),
+        Verb::Allow(args) => edit::run(common, edit::Says::Allow, args),
+        Verb::Deny(args) => edit::run(common, edit::Says::Deny, args),
         Verb::Why { pid, json } => why(common, *pid, *json),
         Verb::Hash { paths, json } => hash(paths, *json),
     }

@@ -30,6 +30,11 @@ pub fn line(text: impl AsRef<str>) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{}", text.as_ref())
 }
 
+/// Prints text of several lines as it is: nobody else's text is in it but what is escaped.
+pub fn text_as_it_is(text: &str) -> io::Result<()> {
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
 /// Prints text; on a terminal in as many lines as it takes, those after the
 /// first one indented by four columns more. A pipe gets one line, for grep.
 pub fn wrapped(text: impl AsRef<str>) -> io::Result<()> {

@@ -327,6 +327,9 @@ fn app(app: &Value) -> std::io::Result<()> {
         text(&app["unknown"]),
         app["programs"],
     ))?;
+    if app["learning"]["is_on"] == true {
+        wrapped("  learning what programs do: weir app review shows it")?;
+    }
     let misses = app["misses"].as_array().into_iter().flatten();
     let misses: Vec<_> = misses.map(text).collect();
     wrapped(format!("  not seen: {}", misses.join("; ")))

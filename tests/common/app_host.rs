@@ -1,0 +1,195 @@
+//! A host with rules about programs, and real programs that try them.
+#![allow(dead_code)] // each test file uses its part
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Lines, Write},
+    path::{Path, PathBuf},
+    process::{ChildStdin, ChildStdout, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_bpf::identity::{CgroupAt, detach, missing};
+use weir_netlab::{Child, Namespace, Net};
+
+use crate::{common::skipped, plain::Plain};
+
+const PROGRAMS: [&str; 3] = ["curl", "/usr/bin/python3", "ip"];
+pub const ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
+
+/// A host with `[app]` for a control group of its own, in a network namespace with web
+/// servers on both loopback addresses that nobody judges.
+pub struct TestHost {
+    pub host: Plain,
+    pub cgroup: PathBuf,
+    pub instance: String,
+    pub space: Namespace,
+    _servers: Vec<Child>,
+    _net: Net,
+}
+
+impl TestHost {
+    /// A daemon with this `[app]`; none: what it takes is not here.
+    pub fn new(name: &str, rules: &str) -> Option<Self> {
+        if skipped(&PROGRAMS) {
+            return None;
+        }
+        let missing = missing();
+        if !missing.is_empty() {
+            eprintln!(
+                "skipped: this kernel lacks {} (probe: its BTF)",
+                missing.join(", ")
+            );
+            return None;
+        }
+        let instance = format!("weir-test-app-{name}-{}", std::process::id());
+        let Some(root) = CgroupAt::mount_point() else {
+            eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
+            return None;
+        };
+        let cgroup = root.join(&instance);
+        fs::create_dir(&cgroup).unwrap();
+        let net = Net::new().unwrap();
+        let space = net.namespace("app").unwrap();
+        space.run("ip", &["link", "set", "lo", "up"]).unwrap();
+        let mut servers = Vec::new();
+        for address in ["127.0.0.1", "::1"] {
+            let mut command = Command::new("/usr/bin/python3");
+            command
+                .args(["-m", "http.server", "-b", address, "8080"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            servers.push(space.spawn(command).unwrap());
+        }
+        let mut host = Self {
+            host: Plain::new(),
+            cgroup,
+            instance,
+            space,
+            _servers: servers,
+            _net: net,
+        };
+        host.configure(rules);
+        host.host.start();
+        Some(host)
+    }
+
+    pub fn configure(&self, rules: &str) {
+        self.host.configure_only(&format!(
+            "instance = \"{}\"\n[app]\ncgroup = \"{}\"\n{rules}",
+            self.instance,
+            self.cgroup.display()
+        ));
+    }
+
+    /// A program in the namespace and the control group, to its end.
+    pub fn run(&self, words: &[&str]) -> Output {
+        let enter = format!(
+            "echo 0 > {}/cgroup.procs && exec \"$@\"",
+            self.cgroup.display()
+        );
+        let mut all = vec!["-c", &enter, "sh"];
+        all.extend(words);
+        self.space.output("sh", &all).unwrap()
+    }
+
+    /// The same, and it is talked to while it runs.
+    pub fn begin(&self, words: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo 0 > \"$0\" && exec \"$@\""])
+            .arg(self.cgroup.join("cgroup.procs"))
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = self.space.spawn(command).unwrap();
+        let (input, output) = (child.inner().stdin.take(), child.inner().stdout.take());
+        Running {
+            input: input.unwrap(),
+            lines: BufReader::new(output.unwrap()).lines(),
+            child,
+        }
+    }
+
+    /// What curl says of the server: `200`, or why not.
+    pub fn curl(&self, address: &str) -> String {
+        let url = format!("http://{address}:8080/");
+        let done = self.run(&[
+            "curl",
+            "-sS",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "--max-time",
+            "6",
+            &url,
+        ]);
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    pub fn python(&self, script: &str) -> String {
+        let done = self.run(&["/usr/bin/python3", "-c", script]);
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+    }
+
+    /// What python3 says when it connects.
+    pub fn connects(&self, address: &str) -> String {
+        let address = address.trim_matches(['[', ']']);
+        self.python(&format!(
+            "import socket\ntry: socket.create_connection(('{address}', 8080), 3); print('connected')\nexcept OSError as e: print(type(e).__name__)"
+        ))
+    }
+}
+
+/// A program that runs, is talked to line by line, and is killed when this goes.
+pub struct Running {
+    child: Child,
+    input: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let line = self.lines.next();
+        line.unwrap_or_else(|| panic!("{:?} has ended", self.child))
+            .unwrap()
+    }
+
+    /// Has it go on, which waits for a line.
+    pub fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for TestHost {
+    fn drop(&mut self) {
+        self.host.end("KILL");
+        let _ = detach(Path::new("/sys/fs/bpf/weir"), &self.instance);
+        let _ = fs::remove_dir(Path::new("/sys/fs/bpf/weir").join(&self.instance));
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
+            // Those that a program has left behind.
+            let left = fs::read_to_string(self.cgroup.join("cgroup.procs"));
+            for pid in left.unwrap_or_default().lines() {
+                let _ = Command::new("kill").args(["-9", pid]).status();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+pub fn sha256(path: &str) -> String {
+    let done = Command::new("sha256sum").arg(path).output();
+    let text = String::from_utf8(done.unwrap().stdout).unwrap();
+    text.split_whitespace().next().unwrap().to_owned()
+}
+
+pub fn curl_only() -> String {
+    format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.curl]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        sha256("/usr/bin/curl")
+    )
+}

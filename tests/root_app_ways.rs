@@ -1,0 +1,273 @@
+//! The bad day of rules about programs: a socket with two holders, io_uring, connections that
+//! are there when the rules change, and more events than the kernel has room for.
+
+#[path = "common/app_host.rs"]
+mod app_host;
+mod common;
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{path::PathBuf, process::Command};
+
+use app_host::{TestHost, sha256};
+use common::soon;
+
+/// What a client of each family connects to, and sends, before and after something happens.
+/// The server at the other end is outside of the control group.
+const CLIENT: &str = r#"
+import sys, socket, os, time
+what, family, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kind, addr = (socket.AF_INET, '127.0.0.1') if family == '4' else (socket.AF_INET6, '::1')
+for n in range(20):
+    c = socket.socket(kind); c.settimeout(1.5)
+    try:
+        c.connect((addr, port)); break
+    except OSError: time.sleep(.2)
+c.settimeout(4)
+c.sendall(b'before\n'); print('answer', c.recv(100), flush=True)
+c.settimeout(None)
+if what == 'waits':
+    sys.stdin.readline()
+    c.sendall(b'after\n'); c.settimeout(2)
+    try: print('answer', c.recv(100), flush=True)
+    except OSError as e: print('nothing', type(e).__name__, flush=True)
+elif what == 'shares':
+    if os.fork() == 0:
+        os.dup2(c.fileno(), 9, True); os.execvp('sleep', ['sleep', '60'])
+    print('shared', flush=True); sys.stdin.readline()
+    c.sendall(b'after\n'); c.settimeout(2)
+    try: print('answer', c.recv(100), flush=True)
+    except OSError as e: print('nothing', type(e).__name__, flush=True)
+else:
+    if os.fork() == 0:
+        os.dup2(c.fileno(), 9, True); os.execv(what, [what] + sys.argv[4:])
+    c.settimeout(4)
+    try: print('answer', c.recv(100), flush=True)
+    except OSError as e: print('nothing', type(e).__name__, flush=True)
+os._exit(0)
+"#;
+
+/// Sends each line back.
+const SERVER: &str = r#"
+import socket, threading
+def serve(c):
+    for line in c.makefile('rb'): c.sendall(line)
+def listen(kind, addr):
+    l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((addr, 7007)); l.listen(20)
+    while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
+threading.Thread(target=listen, args=(socket.AF_INET6, '::1'), daemon=True).start()
+listen(socket.AF_INET, '127.0.0.1')
+"#;
+
+/// Sends `after` on descriptor 9 by io_uring; with an argument by its own thread in the
+/// kernel, which polls for work.
+const URING: &str = r#"
+#define _GNU_SOURCE
+#include <linux/io_uring.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int count, char **args)
+{
+    struct io_uring_params p = {0};
+    if (count > 1) { p.flags = IORING_SETUP_SQPOLL; p.sq_thread_idle = 500; }
+    int ring = syscall(SYS_io_uring_setup, 4, &p);
+    if (ring < 0) { perror("io_uring_setup"); return 1; }
+    char *sq = mmap(0, p.sq_off.array + p.sq_entries * 4, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *e = mmap(0, p.sq_entries * sizeof(*e), PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    int fd = 9;
+    syscall(SYS_io_uring_register, ring, IORING_REGISTER_FILES, &fd, 1);
+    close(fd); /* the ring alone holds the socket now */
+    memset(e, 0, sizeof(*e));
+    e->opcode = IORING_OP_SEND; e->flags = IOSQE_FIXED_FILE; e->fd = 0;
+    e->addr = (unsigned long)"after\n"; e->len = 6;
+    *(unsigned *)(sq + p.sq_off.array) = 0;
+    __atomic_store_n((unsigned *)(sq + p.sq_off.tail), 1, __ATOMIC_RELEASE);
+    if (count == 1)
+        syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, 0, 0);
+    /* The kernel's thread takes it by itself, unless it has fallen asleep before. */
+    for (int i = 0; count > 1 && i < 300 && !__atomic_load_n((unsigned *)(sq + p.sq_off.head), __ATOMIC_ACQUIRE); i++) {
+        if (__atomic_load_n((unsigned *)(sq + p.sq_off.flags), __ATOMIC_ACQUIRE) & IORING_SQ_NEED_WAKEUP)
+            syscall(SYS_io_uring_enter, ring, 0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0);
+        usleep(10000);
+    }
+    sleep(6);
+    return 0;
+}
+"#;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+fn allow(programs: &[&str]) -> String {
+    let digests: Vec<_> = programs
+        .iter()
+        .map(|path| format!("\"{}\"", sha256(path)))
+        .collect();
+    format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.clients]\nverdict = \"allow\"\nexe = [{}]\n",
+        digests.join(", ")
+    )
+}
+
+/// A server that nobody judges, beside those of the host.
+fn serve(host: &TestHost) -> weir_netlab::Child {
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", SERVER]);
+    let server = host.space.spawn(command).unwrap();
+    soon("python to be known, and the server", || {
+        let told = host.python(
+            "import socket\ntry: socket.create_connection(('127.0.0.1', 7007), 3); print('connected')\nexcept OSError as e: print(type(e).__name__)",
+        );
+        (told.trim() == "connected").then_some(())
+    });
+    server
+}
+
+/// A reload judges what is connected again, also where nothing is sent by the program: the
+/// verdict is carried out at each packet, so that what its peer sends does not come in either.
+#[test]
+fn root_a_connection_ends_to_carry_anything_when_the_rules_change() {
+    let Some(host) = TestHost::new("cut", &allow(&[PYTHON])) else {
+        return;
+    };
+    let _server = serve(&host);
+    let clients: Vec<_> = ["4", "6"]
+        .map(|family| host.begin(&[PYTHON, "-c", CLIENT, "waits", family, "7007"]))
+        .into();
+    let mut clients: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            assert_eq!(client.line(), "answer b'before\\n'");
+            client
+        })
+        .collect();
+    host.configure(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.nobody]\nverdict = \"drop\"\npath = \"/usr/bin/python3\"\n",
+    );
+    host.host.done(&["reload"]);
+    for client in &mut clients {
+        client.go_on();
+        assert_eq!(client.line(), "nothing TimeoutError");
+    }
+    // And the other way round: what was not sent yet is sent again by TCP.
+    host.configure(&allow(&[PYTHON]));
+    host.host.done(&["reload"]);
+    let mut client = host.begin(&[PYTHON, "-c", CLIENT, "waits", "4", "7007"]);
+    assert_eq!(client.line(), "answer b'before\\n'");
+    client.go_on();
+    assert_eq!(client.line(), "answer b'after\\n'");
+}
+
+/// A program that may not has the socket too, and never sends on it: it is found by looking
+/// through all descriptors, within ten seconds.
+#[test]
+fn root_a_socket_with_a_second_holder_is_allowed_only_if_both_are() {
+    let Some(host) = TestHost::new("holders", &allow(&[PYTHON])) else {
+        return;
+    };
+    let _server = serve(&host);
+    let mut clients: Vec<_> = ["4", "6"]
+        .map(|family| host.begin(&[PYTHON, "-c", CLIENT, "shares", family, "7007"]))
+        .into();
+    for client in &mut clients {
+        assert_eq!(client.line(), "answer b'before\\n'");
+        assert_eq!(client.line(), "shared");
+    }
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    for client in &mut clients {
+        client.go_on();
+        assert_eq!(client.line(), "nothing TimeoutError");
+    }
+    let sleep = std::fs::canonicalize("/usr/bin/sleep").unwrap();
+    host.configure(&allow(&[PYTHON, sleep.to_str().unwrap()]));
+    host.host.done(&["reload"]);
+    let mut client = host.begin(&[PYTHON, "-c", CLIENT, "shares", "6", "7007"]);
+    assert_eq!(client.line(), "answer b'before\\n'");
+    assert_eq!(client.line(), "shared");
+    client.go_on();
+    assert_eq!(client.line(), "answer b'after\\n'");
+}
+
+/// The C compiler's program that sends by io_uring; none: there is no compiler.
+fn uring(host: &TestHost) -> Option<PathBuf> {
+    let (source, program) = (host.host.path("uring.c"), host.host.path("uring"));
+    std::fs::write(&source, URING).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .output();
+    match built {
+        Ok(built) if built.status.success() => Some(program),
+        other => {
+            eprintln!("skipped: no C compiler with <linux/io_uring.h> (probe: cc): {other:?}");
+            None
+        }
+    }
+}
+
+/// Neither a descriptor nor a system call for each send is needed for that.
+#[test]
+fn root_what_io_uring_sends_is_judged_by_who_made_the_ring() {
+    let Some(host) = TestHost::new("uring", &allow(&[PYTHON])) else {
+        return;
+    };
+    let Some(program) = uring(&host) else { return };
+    let program = program.to_str().unwrap();
+    let _server = serve(&host);
+    let send = |family: &str, more: &[&str]| {
+        let words = [&[PYTHON, "-c", CLIENT, program, family, "7007"], more].concat();
+        let mut client = host.begin(&words);
+        assert_eq!(client.line(), "answer b'before\\n'");
+        client.line()
+    };
+    for family in ["4", "6"] {
+        for more in [&[][..], &["poll"]] {
+            assert_eq!(
+                send(family, more),
+                "nothing TimeoutError",
+                "IPv{family} {more:?}"
+            );
+        }
+    }
+    host.configure(&allow(&[PYTHON, program]));
+    host.host.done(&["reload"]);
+    for family in ["4", "6"] {
+        for more in [&[][..], &["poll"]] {
+            assert_eq!(
+                send(family, more),
+                "answer b'after\\n'",
+                "IPv{family} {more:?}"
+            );
+        }
+    }
+}
+
+/// Nobody reads the ring for a while: what is enforced goes on, and what found no room is
+/// counted and told.
+#[test]
+fn root_events_that_find_no_room_are_counted_and_told() {
+    let Some(host) = TestHost::new("ring", &allow(&["/usr/bin/curl"])) else {
+        return;
+    };
+    soon("python to be known, and refused", || {
+        (host.connects("127.0.0.1").trim() == "PermissionError").then_some(())
+    });
+    host.host.signal("STOP");
+    let told = host.python(
+        "import socket\nn = 0\nfor i in range(12000):\n s = socket.socket()\n try: s.connect(('127.0.0.1', 8080))\n except PermissionError: n += 1\n s.close()\nprint(n)",
+    );
+    host.host.signal("CONT");
+    assert_eq!(told.trim(), "12000");
+    let alert = soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("app:events").then_some(alerts)
+    });
+    assert!(alert.contains("found no room"), "{alert}");
+    soon("the alert to end", || {
+        (!host.host.alerts().contains("app:events")).then_some(())
+    });
+}
