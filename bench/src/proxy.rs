@@ -74,11 +74,11 @@ pub fn rows(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()
     if loads.is_empty() {
         return Ok(());
     }
-    let site = Site::new()?;
-    let weir = Weir::start(&site.host)?;
+    let net = TestNet::new()?;
+    let weir = Weir::start(&net.host)?;
     let mut measured = vec![("target proxy tcp", PORT, weir.thread.clone())];
-    let haproxy = site.haproxy();
-    let nginx = site.nginx_stream();
+    let haproxy = net.haproxy();
+    let nginx = net.nginx_stream();
     for (name, port, started) in [
         ("haproxy tcp", HAPROXY, &haproxy),
         ("nginx stream tcp", NGINX, &nginx),
@@ -94,7 +94,7 @@ pub fn rows(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()
             for turn in 0..measured.len() {
                 let which = (turn + round) % measured.len();
                 let (_, port, task) = &measured[which];
-                values[which].push(site.measure(*port, task, load)?);
+                values[which].push(net.measure(*port, task, load)?);
             }
         }
         for (which, (row, _, _)) in measured.iter().enumerate() {
@@ -113,7 +113,7 @@ pub fn rows(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()
     Ok(())
 }
 
-struct Site {
+struct TestNet {
     dir: tempfile::TempDir,
     host: Namespace,
     client: Namespace,
@@ -122,7 +122,7 @@ struct Site {
     _net: Net,
 }
 
-impl Site {
+impl TestNet {
     fn new() -> anyhow::Result<Self> {
         let net = Net::new()?;
         let [client, host, real] = ["client", "host", "real"].map(|name| net.namespace(name));

@@ -83,7 +83,7 @@ fn number(of: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn root_newflow_gives_all_paths_the_same_work_and_loses_no_packet() {
+fn root_delay_gives_all_paths_the_same_work_and_loses_no_packet() {
     if let Some(why) = weir_netlab::missing(&[]) {
         println!("skipped: {why}");
         return;

@@ -11,11 +11,11 @@
 //! reach: nothing is interrupted halfway but by SIGKILL, and removing what is
 //! left never is.
 
-mod farm;
-mod party;
+mod network;
+mod participant;
+mod pool;
 mod screen;
-mod stage;
-mod story;
+mod script;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -36,8 +36,8 @@ use nix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use network::DemoNetwork;
 use screen::Screen;
-use stage::Stage;
 
 /// Failures before the ban; as in dist/weir.toml.
 const MAX_RETRY: u32 = 5;
@@ -171,8 +171,8 @@ fn end(player: &mut Child) -> anyhow::Result<()> {
 
 fn play(instance: &OsStr, weir: &Path) -> ExitCode {
     let mut screen = Screen::new();
-    let outcome = Stage::set(weir, &instance.to_string_lossy())
-        .and_then(|mut stage| story::play(&mut stage, &mut screen));
+    let outcome = DemoNetwork::set(weir, &instance.to_string_lossy())
+        .and_then(|mut network| script::play(&mut network, &mut screen));
     match outcome {
         Ok(()) => {
             screen.summary();

@@ -31,8 +31,8 @@ fn recorded() -> String {
 
 /// The texts that the demo says, as far as they are constant.
 fn said() -> Vec<String> {
-    let story = read("demo/src/story.rs");
-    let (mut texts, mut rest) = (Vec::new(), story.as_str());
+    let script = read("demo/src/script.rs");
+    let (mut texts, mut rest) = (Vec::new(), script.as_str());
     while let Some(at) = rest.find("screen.") {
         rest = &rest[at + "screen.".len()..];
         let call = rest.split_once(';').map_or(rest, |(call, _)| call);

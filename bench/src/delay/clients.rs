@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{
     layout::CLIENT_CORE,
-    site::{CLIENT, Site, pin},
+    test_net::{CLIENT, TestNet, pin},
 };
 use crate::report::percentile;
 
@@ -84,21 +84,21 @@ impl Latency {
 }
 
 /// Opens connections from the client's namespace.
-pub fn tcp(site: &Site, pace: Pace) -> anyhow::Result<Latency> {
-    measure(site, pace, || connect(Site::server(true)))
+pub fn tcp(net: &TestNet, pace: Pace) -> anyhow::Result<Latency> {
+    measure(net, pace, || connect(TestNet::server(true)))
 }
 
 /// Sends datagrams, each from a new socket, and waits for each answer.
-pub fn udp(site: &Site, pace: Pace) -> anyhow::Result<Latency> {
-    measure(site, pace, || ask(Site::server(false)))
+pub fn udp(net: &TestNet, pace: Pace) -> anyhow::Result<Latency> {
+    measure(net, pace, || ask(TestNet::server(false)))
 }
 
 fn measure(
-    site: &Site,
+    net: &TestNet,
     pace: Pace,
     once: impl Fn() -> std::io::Result<Option<Duration>> + Sync,
 ) -> anyhow::Result<Latency> {
-    site.outside().enter(|| {
+    net.outside().enter(|| {
         pin(CLIENT_CORE);
         let mut micros = Vec::new();
         let mut tried = 0;

@@ -1,4 +1,4 @@
-//! What every site has at the same place: the device, and who runs on which core.
+//! What every net has at the same place: the device, and who runs on which core.
 
 /// The device that the path protects.
 pub const DEVICE: &str = "d0";

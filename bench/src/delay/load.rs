@@ -16,7 +16,7 @@ use weir_netlab::{Net, VethOpts};
 
 use super::{
     layout::LOAD_CORE,
-    site::{Site, pin},
+    test_net::{TestNet, pin},
 };
 
 /// Packets leave in bursts this far apart, as many as are due.
@@ -58,7 +58,7 @@ pub enum Load {
 /// 25 ms.
 pub struct Floods {
     generator: Generator,
-    /// Counts on through all sites: no source comes twice.
+    /// Counts on through all nets: no source comes twice.
     salt: AtomicU64,
     _idle: Link,
     _net: Net,
@@ -95,7 +95,7 @@ impl Floods {
 
 /// Sends until `stop`; `begun` is set behind the first burst.
 pub fn run(
-    site: &Site,
+    net: &TestNet,
     floods: Option<&Floods>,
     load: Load,
     stop: &AtomicBool,
@@ -104,14 +104,14 @@ pub fn run(
     let send = |packets: u32| -> anyhow::Result<()> {
         match load {
             Load::None => Ok(()),
-            Load::Flows(_) | Load::FlowsAtLimit => Ok(site.clients().send(packets, 1.0)?),
+            Load::Flows(_) | Load::FlowsAtLimit => Ok(net.clients().send(packets, 1.0)?),
             Load::Flood(_) | Load::FloodAtLimit => {
                 let floods = floods.context("a generator of floods")?;
-                floods.send(site.flood(), packets)
+                floods.send(net.flood(), packets)
             }
         }
     };
-    site.outside().enter(|| {
+    net.outside().enter(|| {
         pin(LOAD_CORE);
         let cpu = thread_cpu();
         let start = Instant::now();

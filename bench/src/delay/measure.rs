@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     clients::{self, Latency, Pace},
     load::{self, Floods, Load, Sent},
-    site::{Counts, Site},
+    test_net::{Counts, TestNet},
 };
 
 /// What still is in a queue when sending ends gets so long to come out.
@@ -124,17 +124,17 @@ impl Drop for Stop<'_> {
 }
 
 /// Measures one point.
-pub fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
-    let before = site.counts()?;
-    let rules = site.banned()?;
-    let cpu = (load::softirq_cpu(), site.cpu_of_path());
+pub fn point(net: &mut TestNet, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
+    let before = net.counts()?;
+    let rules = net.banned()?;
+    let cpu = (load::softirq_cpu(), net.cpu_of_path());
     let (tcp, udp, sent) = {
-        let site: &Site = site;
-        run(site, floods, plan)?
+        let net: &TestNet = net;
+        run(net, floods, plan)?
     };
-    let after = drain(site)?;
+    let after = drain(net)?;
     let cpu_softirq = load::softirq_cpu() - cpu.0;
-    let cpu_path = site.cpu_of_path() - cpu.1;
+    let cpu_path = net.cpu_of_path() - cpu.1;
     let rate = match plan.load {
         Load::None => Some(0),
         Load::Flows(rate) | Load::Flood(rate) => Some(rate),
@@ -142,7 +142,7 @@ pub fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Re
     };
     Ok(Point {
         part: plan.part,
-        path: site.path.name(),
+        path: net.path.name(),
         round: plan.round,
         rate,
         tcp,
@@ -153,7 +153,7 @@ pub fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Re
         delivered: after.delivered - before.delivered,
         denied: after.denied - before.denied,
         queue_full: after.queue_full - before.queue_full,
-        rules: site.banned()? - rules,
+        rules: net.banned()? - rules,
         cpu_sender: sent.cpu,
         cpu_softirq,
         cpu_path,
@@ -161,7 +161,7 @@ pub fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Re
 }
 
 fn run(
-    site: &Site,
+    net: &TestNet,
     floods: Option<&Floods>,
     plan: Plan,
 ) -> anyhow::Result<(Option<Latency>, Option<Latency>, Sent)> {
@@ -170,16 +170,16 @@ fn run(
     let ready = Barrier::new(2);
     std::thread::scope(|scope| {
         let guard = (Stop(&stop_load), Stop(&stop_server));
-        let server = scope.spawn(|| site.serve(&stop_server, &ready));
+        let server = scope.spawn(|| net.serve(&stop_server, &ready));
         ready.wait();
-        let sender = scope.spawn(|| load::run(site, floods, plan.load, &stop_load, &begun));
+        let sender = scope.spawn(|| load::run(net, floods, plan.load, &stop_load, &begun));
         let deadline = Instant::now() + DRAIN;
         while !begun.load(Ordering::Relaxed) && !sender.is_finished() {
             ensure!(Instant::now() < deadline, "the background does not begin");
             std::thread::sleep(Duration::from_micros(200));
         }
-        let tcp = plan.tcp.map(|pace| clients::tcp(site, pace)).transpose()?;
-        let udp = plan.udp.map(|pace| clients::udp(site, pace)).transpose()?;
+        let tcp = plan.tcp.map(|pace| clients::tcp(net, pace)).transpose()?;
+        let udp = plan.udp.map(|pace| clients::udp(net, pace)).transpose()?;
         if tcp.is_none() && udp.is_none() {
             std::thread::sleep(plan.alone);
         }
@@ -191,12 +191,12 @@ fn run(
 }
 
 /// Waits until nothing moves any more.
-fn drain(site: &mut Site) -> anyhow::Result<Counts> {
+fn drain(net: &mut TestNet) -> anyhow::Result<Counts> {
     let until = Instant::now() + DRAIN;
-    let mut before = site.counts()?;
+    let mut before = net.counts()?;
     loop {
         std::thread::sleep(Duration::from_millis(15));
-        let now = site.counts()?;
+        let now = net.counts()?;
         if now == before || Instant::now() > until {
             return Ok(now);
         }

@@ -14,8 +14,8 @@ mod nft;
 mod paper;
 mod path;
 mod plot;
-mod site;
 mod table;
+mod test_net;
 mod world;
 
 use std::{path::PathBuf, time::Duration};
@@ -31,7 +31,7 @@ use load::{Floods, Load};
 use measure::{Part, Plan, Point};
 use paper::Simulation;
 use path::{Path, Policy};
-use site::Site;
+use test_net::TestNet;
 use world::World;
 
 /// Background rates of the part `load`, as many as the generator gives last.
@@ -137,8 +137,8 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
             .country(addr.into())
             .with_context(|| format!("{addr} has no country in the database"))
     };
-    let client = country(site::CLIENT)?;
-    let background = country(site::BACKGROUND)?;
+    let client = country(test_net::CLIENT)?;
+    let background = country(test_net::BACKGROUND)?;
     let policy = |allow| Policy {
         world: &world,
         database: args.database.as_deref(),
@@ -149,10 +149,10 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
     let both: &[Country] = &[client, background];
     let parts = [Part::Idle, Part::Load, Part::Cost, Part::Paper];
     if parts.into_iter().any(|part| args.wants(part)) {
-        let mut sites = sites(args, &policy(both), |path| !path.bans())?;
-        shown.points.extend(flows(args, &mut sites)?);
+        let mut nets = nets(args, &policy(both), |path| !path.bans())?;
+        shown.points.extend(flows(args, &mut nets)?);
         if args.wants(Part::Paper) {
-            shown.simulations.extend(simulations(args, &sites)?);
+            shown.simulations.extend(simulations(args, &nets)?);
         }
     }
     if args.wants(Part::Flood) {
@@ -197,21 +197,21 @@ fn earlier(file: &std::path::Path) -> anyhow::Result<Shown> {
 }
 
 /// The paper's simulations: the first path is what the others differ from.
-fn simulations(args: &DelayArgs, sites: &[Site]) -> anyhow::Result<Vec<Simulation>> {
+fn simulations(args: &DelayArgs, nets: &[TestNet]) -> anyhow::Result<Vec<Simulation>> {
     let packets = if args.quick { 2000 } else { PAPER_PACKETS };
     let mut all = Vec::new();
     let mut port = PAPER_PORT;
     for round in 0..args.rounds.max(1) {
         for rate in [Some(PAPER_RATE), None] {
             let mut without: Option<paper::Trips> = None;
-            for site in sites {
+            for net in nets {
                 crate::flood::interrupted()?;
                 port += 1;
-                let (mut simulation, trips) = paper::simulate(site, packets, rate, port, round)?;
+                let (mut simulation, trips) = paper::simulate(net, packets, rate, port, round)?;
                 simulation.delay = without.as_ref().and_then(|w| paper::delay(&trips, w));
                 eprintln!("{simulation:?}");
                 all.push(simulation);
-                if site.path == Path::Nothing {
+                if net.path == Path::Nothing {
                     without = Some(trips);
                 }
             }
@@ -220,21 +220,21 @@ fn simulations(args: &DelayArgs, sites: &[Site]) -> anyhow::Result<Vec<Simulatio
     Ok(all)
 }
 
-fn sites(
+fn nets(
     args: &DelayArgs,
     policy: &Policy<'_>,
     wanted: impl Fn(&Path) -> bool,
-) -> anyhow::Result<Vec<Site>> {
-    let mut sites = Vec::new();
+) -> anyhow::Result<Vec<TestNet>> {
+    let mut nets = Vec::new();
     for path in args.paths().into_iter().filter(wanted) {
         crate::flood::interrupted()?;
-        sites.push(Site::new(path, policy)?);
+        nets.push(TestNet::new(path, policy)?);
     }
-    Ok(sites)
+    Ok(nets)
 }
 
 /// Parts with allowed flows alone.
-fn flows(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
+fn flows(args: &DelayArgs, nets: &mut [TestNet]) -> anyhow::Result<Vec<Point>> {
     // Back to back where nothing else runs; beside a load five thousand a
     // second at most, so that the client's core has time for a path's program.
     let idle = Pace {
@@ -274,7 +274,7 @@ fn flows(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
         plan(Part::Cost, Load::Flows(COST_RATE), None);
         plan(Part::Cost, Load::FlowsAtLimit, None);
     }
-    rounds(args, sites, None, &plans)
+    rounds(args, nets, None, &plans)
 }
 
 /// Denied sources from all over the world, the client beside them.
@@ -293,33 +293,33 @@ fn flood(args: &DelayArgs, policy: &Policy<'_>) -> anyhow::Result<Vec<Point>> {
         udp: Some(beside),
         alone: Duration::ZERO,
     });
-    let mut quiet = sites(args, policy, |path| !path.bans())?;
+    let mut quiet = nets(args, policy, |path| !path.bans())?;
     let mut points = rounds(args, &mut quiet, Some(&floods), &plans)?;
     drop(quiet);
     // A rule for each source takes CPU for seconds after the flood: these have
     // the machine to themselves, and new tables in each round.
     for round in 0..args.rounds.max(1) {
-        for mut site in sites(args, policy, |path| path.bans())? {
+        for mut net in nets(args, policy, |path| path.bans())? {
             for plan in plans {
-                points.push(point(&mut site, Some(&floods), Plan { round, ..plan })?);
+                points.push(point(&mut net, Some(&floods), Plan { round, ..plan })?);
             }
         }
     }
     Ok(points)
 }
 
-/// Every plan on every site, round by round.
+/// Every plan on every net, round by round.
 fn rounds(
     args: &DelayArgs,
-    sites: &mut [Site],
+    nets: &mut [TestNet],
     floods: Option<&Floods>,
     plans: &[Plan],
 ) -> anyhow::Result<Vec<Point>> {
     let mut points = Vec::new();
     for round in 0..args.rounds.max(1) {
         for plan in plans {
-            for site in &mut *sites {
-                points.push(point(site, floods, Plan { round, ..*plan })?);
+            for net in &mut *nets {
+                points.push(point(net, floods, Plan { round, ..*plan })?);
             }
         }
     }
@@ -327,10 +327,10 @@ fn rounds(
 }
 
 /// One point, shown as it comes.
-fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
+fn point(net: &mut TestNet, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
     crate::flood::interrupted()?;
-    let point = measure::point(site, floods, plan)
-        .with_context(|| format!("{} at {:?}", site.path.name(), plan.load))?;
+    let point = measure::point(net, floods, plan)
+        .with_context(|| format!("{} at {:?}", net.path.name(), plan.load))?;
     eprintln!("{}", table::line(&point));
     Ok(point)
 }

@@ -1,6 +1,6 @@
 //! The geofence as nftables would have it: a verdict map of all countries'
 //! ranges, judged for every packet, at one of two hooks. It has no counter: nft
-//! reads the whole map, some 18 s, to list one; `site` counts around the hook.
+//! reads the whole map, some 18 s, to list one; `net` counts around the hook.
 
 use std::{fmt::Write, net::Ipv4Addr};
 

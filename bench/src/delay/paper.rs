@@ -21,7 +21,7 @@ use weir_testkit::packet::Packet;
 
 use super::{
     layout::LOAD_CORE,
-    site::{BACKGROUND, Site, pin},
+    test_net::{BACKGROUND, TestNet, pin},
 };
 
 /// Behind the host; its default route goes back to the sender.
@@ -81,16 +81,16 @@ pub struct Delay {
 /// Round trip times by packet, in µs; `None` did not come back.
 pub struct Trips(Vec<Option<f64>>);
 
-/// Sends the sample through a site. Each call needs a port of its own, so that
+/// Sends the sample through a net. Each call needs a port of its own, so that
 /// no flow was seen before.
 pub fn simulate(
-    site: &Site,
+    net: &TestNet,
     packets: usize,
     rate: Option<u32>,
     port: u16,
     round: u32,
 ) -> anyhow::Result<(Simulation, Trips)> {
-    let (sender, capture) = site.outside().enter(open)??;
+    let (sender, capture) = net.outside().enter(open)??;
     let sample: Vec<Vec<u8>> = (0..packets)
         .map(|n| {
             let source = IpAddr::from(Ipv4Addr::from(BACKGROUND.to_bits() + n as u32));
@@ -101,7 +101,7 @@ pub fn simulate(
             frame[ETH..].to_vec()
         })
         .collect();
-    site.outside().enter(|| {
+    net.outside().enter(|| {
         pin(LOAD_CORE);
         send(&sender, &sample, rate)
     })??;
@@ -150,7 +150,7 @@ pub fn simulate(
         span as f64 / 1e3 / (times.len().max(2) - 1) as f64
     };
     let simulation = Simulation {
-        path: site.path.name(),
+        path: net.path.name(),
         round,
         rate,
         sent: packets,

@@ -1,4 +1,4 @@
-//! What stands between the wire and the host in a row, set up in a site: the
+//! What stands between the wire and the host in a row, set up in a net: the
 //! rules, the daemon, or nothing. Every one of them has the same policy: a few
 //! countries pass, every other address is denied.
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::{
     server::LIMIT,
-    site::{Process, Site},
+    test_net::{Process, TestNet},
     weir::log,
 };
 
@@ -33,7 +33,7 @@ pub struct Fail2ban {
 
 impl Fail2ban {
     /// Starts it and waits until its jail reads.
-    pub fn start(site: &Site, dir: &Path, ban: Duration) -> anyhow::Result<Self> {
+    pub fn start(net: &TestNet, dir: &Path, ban: Duration) -> anyhow::Result<Self> {
         let conf = dir.join("fail2ban");
         std::fs::create_dir_all(conf.join("filter.d"))?;
         let [socket, pid, db, said] = ["f2b.sock", "f2b.pid", "f2b.sqlite3", "f2b.log"]
@@ -69,7 +69,7 @@ impl Fail2ban {
             .arg(&conf)
             .arg("start")
             .stdout(Stdio::null());
-        let mut process = Process::start(site, command, &dir.join("f2b.stderr"))?;
+        let mut process = Process::start(net, command, &dir.join("f2b.stderr"))?;
         process.wait_for("Fail2ban's jail", || {
             let said = std::fs::read_to_string(&said).ok()?;
             said.contains("Jail 'udpserver' started").then_some(())
@@ -79,10 +79,10 @@ impl Fail2ban {
 
     /// Packets that its rules have dropped; there are no rules before the
     /// first ban.
-    pub fn dropped(site: &Site) -> anyhow::Result<u64> {
+    pub fn dropped(net: &TestNet) -> anyhow::Result<u64> {
         let mut args = vec!["-j", "-t", "list"];
         args.extend(TABLE);
-        let out = site.host().output("nft", &args)?;
+        let out = net.host().output("nft", &args)?;
         if !out.status.success() {
             return Ok(0);
         }

@@ -18,7 +18,7 @@ use super::{
     scenario::{Filter, Scenario, Transport, Use, WANTED_CLIENTS},
     second::SecondReader,
     server::{LIMIT, Served},
-    site::{PORT, Process, Site, interrupted},
+    test_net::{PORT, Process, TestNet, interrupted},
     weir::{DropCounters, Instance, Weir, log},
 };
 
@@ -137,7 +137,7 @@ struct Server {
 
 impl Server {
     fn start(
-        site: &Site,
+        net: &TestNet,
         scenario: &Scenario,
         dir: &Path,
         ring: &Path,
@@ -162,7 +162,7 @@ impl Server {
                 command.arg("--log").arg(log(dir));
             }
         }
-        let mut process = Process::start(site, command, &dir.join("server.stderr"))?;
+        let mut process = Process::start(net, command, &dir.join("server.stderr"))?;
         let pipes = process.child().inner();
         let ask = pipes.stdin.take().context("the server's input")?;
         let mut answers = BufReader::new(pipes.stdout.take().context("the server's output")?);
@@ -225,10 +225,10 @@ enum Running {
 }
 
 impl Running {
-    fn dropped(&self, site: &Site) -> anyhow::Result<u64> {
+    fn dropped(&self, net: &TestNet) -> anyhow::Result<u64> {
         match self {
             Self::Weir(_, counters) | Self::Oracle(counters) => Ok(counters.read()?.0),
-            Self::Fail2ban(_) => Fail2ban::dropped(site),
+            Self::Fail2ban(_) => Fail2ban::dropped(net),
         }
     }
 
@@ -262,23 +262,23 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
         .tempdir_in("/dev/shm")
         .context("a directory in /dev/shm")?;
     let ring = shared.path();
-    let site = Site::new(scenario.families, scenario.clients, WANTED_CLIENTS)?;
+    let net = TestNet::new(scenario.families, scenario.clients, WANTED_CLIENTS)?;
     let instance = Instance::new();
     let counters = |instance: &Instance| instance.counters().context("the pinned counters");
     let mut server;
     let running = match scenario.filter {
         Filter::Weir(transport) => {
-            let weir = Weir::start(&site, weir, dir, ring, &instance, transport, scenario.ban)?;
-            server = Server::start(&site, scenario, dir, ring, &instance)?;
+            let weir = Weir::start(&net, weir, dir, ring, &instance, transport, scenario.ban)?;
+            server = Server::start(&net, scenario, dir, ring, &instance)?;
             Running::Weir(weir, counters(&instance)?)
         }
         Filter::Oracle => {
-            server = Server::start(&site, scenario, dir, ring, &instance)?;
+            server = Server::start(&net, scenario, dir, ring, &instance)?;
             Running::Oracle(counters(&instance)?)
         }
         Filter::Fail2ban => {
-            let fail2ban = Fail2ban::start(&site, dir, scenario.ban)?;
-            server = Server::start(&site, scenario, dir, ring, &instance)?;
+            let fail2ban = Fail2ban::start(&net, dir, scenario.ban)?;
+            server = Server::start(&net, scenario, dir, ring, &instance)?;
             Running::Fail2ban(fail2ban)
         }
     };
@@ -291,19 +291,19 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
     let mut samples = std::thread::scope(|scope| {
         let guard = Stop(&stop);
         let start = Instant::now();
-        let sender = scope.spawn(|| site.send(scenario.rate, scenario.wanted, &stop));
+        let sender = scope.spawn(|| net.send(scenario.rate, scenario.wanted, &stop));
         let mut samples = vec![Sample::default()];
         let mut due = INTERVAL;
         while start.elapsed() < scenario.length && !sender.is_finished() {
             interrupted()?;
             std::thread::sleep(due.saturating_sub(start.elapsed()));
-            samples.push(look(&site, &mut server, &running, start)?);
+            samples.push(look(&net, &mut server, &running, start)?);
             due = (due + INTERVAL).max(start.elapsed());
         }
         drop(guard);
         sender.join().expect("the sender does not panic")?;
         // What was sent since the last look is part of the run.
-        samples.push(look(&site, &mut server, &running, start)?);
+        samples.push(look(&net, &mut server, &running, start)?);
         anyhow::Ok(samples)
     })?;
     let cpu_filter = running.cpu_seconds().zip(cpu_filter).map(|(a, b)| a - b);
@@ -341,7 +341,7 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
         // What the drain has brought in.
         last.received = served.unwanted;
         last.logged = served.logged;
-        last.answered = site.clients().answered()?;
+        last.answered = net.clients().answered()?;
         last.overflowed = overflowed;
     }
     let sent: Vec<_> = samples.iter().map(|s| (s.at, s.unwanted)).collect();
@@ -368,14 +368,14 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
 }
 
 fn look(
-    site: &Site,
+    net: &TestNet,
     server: &mut Server,
     running: &Running,
     start: Instant,
 ) -> anyhow::Result<Sample> {
-    let sent = site.clients().sent()?;
+    let sent = net.clients().sent()?;
     let at = start.elapsed().as_secs_f64();
-    let dropped = running.dropped(site)?;
+    let dropped = running.dropped(net)?;
     let served = server.served()?;
     Ok(Sample {
         at,
@@ -385,7 +385,7 @@ fn look(
         received: served.unwanted,
         overflowed: server.overflowed()?,
         logged: served.logged,
-        answered: site.clients().answered()?,
+        answered: net.clients().answered()?,
         ideal: 0.0,
     })
 }

@@ -11,7 +11,7 @@ mod plot;
 mod scenario;
 mod second;
 mod server;
-mod site;
+mod test_net;
 mod weir;
 
 use std::{
@@ -24,7 +24,7 @@ use std::{
 use anyhow::ensure;
 
 pub use server::{ServerArgs, run as serve};
-pub use site::{cpu_seconds, interrupted};
+pub use test_net::{cpu_seconds, interrupted};
 
 use crate::report::Report;
 use measure::Outcome;
@@ -105,7 +105,7 @@ pub fn run(args: &FloodArgs) -> anyhow::Result<()> {
         let outcome = match measure::run(&scenario, &weir) {
             Ok(outcome) => outcome,
             Err(error) => {
-                site::interrupted()?;
+                test_net::interrupted()?;
                 eprintln!("failed: {name}: {error:#}");
                 failed.push(name);
                 continue;

@@ -10,7 +10,7 @@ use weir_enforce::kernel;
 use super::{
     scenario::{Transport, Use},
     server::{LIMIT, THREADS},
-    site::{DEVICE, Process, Site},
+    test_net::{DEVICE, Process, TestNet},
 };
 
 /// A line of a log file is of whom its tag names.
@@ -86,7 +86,7 @@ impl Weir {
     /// clients, as the thesis's table had: they come in turn, and with one
     /// subject more than it counts the least recent of them is the next.
     pub fn start(
-        site: &Site,
+        net: &TestNet,
         binary: &Path,
         dir: &Path,
         ring: &Path,
@@ -126,7 +126,7 @@ impl Weir {
         let mut command = Command::new(binary);
         command.arg("--config").arg(&config).arg("daemon");
         let mut weir = Self {
-            process: Process::start(site, command, &dir.join("weir.stderr"))?,
+            process: Process::start(net, command, &dir.join("weir.stderr"))?,
             binary: binary.to_owned(),
             config,
         };

@@ -17,7 +17,7 @@ use weir_netlab::{Namespace, Net, Side, VethOpts};
 
 use super::{
     cpu,
-    site::{Arrived, FloodTarget},
+    flood_target::{Arrived, FloodTarget},
     task::Running,
 };
 use crate::energy::{Meter, Window, unix_now};

@@ -7,12 +7,12 @@
 
 mod cpu;
 mod figures;
+mod flood_target;
 mod measure;
 mod plot;
 mod programs;
 mod remote;
 mod rules;
-mod site;
 mod sockets;
 mod summary;
 mod table;
@@ -34,8 +34,8 @@ use crate::{
     energy::{self, Meter, Source, Window},
     report::Report,
 };
+use flood_target::{HOST, TestNet};
 use measure::{ALONE, Plan, Point, Sender};
-use site::{HOST, Site};
 use table::{HOOKS, Hook};
 use task::{Running, Task};
 
@@ -294,19 +294,19 @@ struct Stand {
     hook: &'static Hook,
     // Taken away before its network is.
     running: Box<dyn Running>,
-    site: Site,
+    net: TestNet,
     flood: Flood,
 }
 
 impl Stand {
     fn new(hook: &'static Hook, host: IpAddr, any: u32) -> anyhow::Result<Result<Self, Missing>> {
-        let site = Site::new(host)?;
+        let net = TestNet::new(host)?;
         let flood = Flood {
             sources: hook.sources.count(any),
-            ..site.flood
+            ..net.flood
         };
         let task = Task {
-            place: site.place.clone(),
+            place: net.place.clone(),
             flood,
             sources: hook.sources,
         };
@@ -314,7 +314,7 @@ impl Stand {
             Ok(running) => Ok(Self {
                 hook,
                 running,
-                site,
+                net,
                 flood,
             }),
             Err(why) => Err(missing(hook, &flood, &why)),
@@ -348,7 +348,7 @@ fn measured(args: &HooksArgs) -> anyhow::Result<Run> {
                 Err(missing) => run.missing.push(missing),
             }
         }
-        let alone = Site::new(host)?;
+        let alone = TestNet::new(host)?;
         for round in 0..args.rounds.max(1) {
             for &payload in &args.payloads(host)? {
                 let plan = |hook, flood| Plan {
@@ -370,10 +370,10 @@ fn measured(args: &HooksArgs) -> anyhow::Result<Run> {
                 for stand in &mut stands {
                     crate::flood::interrupted()?;
                     let running: &mut dyn Running = &mut *stand.running;
-                    let hook = Some((&*stand.site.place, running));
+                    let hook = Some((&*stand.net.place, running));
                     let plan = plan(stand.hook.name, stand.flood);
                     let point =
-                        measure::point(&sender, &stand.site.outside, hook, &mut meters, plan)
+                        measure::point(&sender, &stand.net.outside, hook, &mut meters, plan)
                             .with_context(|| stand.hook.name)?;
                     eprintln!("{}", summary::line(&point));
                     run.points.push(point);

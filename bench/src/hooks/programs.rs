@@ -6,7 +6,7 @@ use anyhow::Context;
 use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
-    site::FloodTarget,
+    flood_target::FloodTarget,
     task::{Running, Task},
 };
 

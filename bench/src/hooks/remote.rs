@@ -15,10 +15,9 @@ use weir_bpf::generator::{Flood, Payload};
 
 use super::{
     HooksArgs, Run, begin,
+    flood_target::{FloodTarget, PORT},
     measure::{self, Plan, Sender},
-    missing,
-    site::{FloodTarget, PORT},
-    summary,
+    missing, summary,
     table::Hook,
     task::{BANS, Sources, Task},
 };

@@ -7,7 +7,7 @@ use std::{fmt::Write, sync::Arc};
 use anyhow::Context;
 
 use super::{
-    site::{FloodTarget, PORT},
+    flood_target::{FloodTarget, PORT},
     task::{Running, Task},
 };
 

@@ -20,8 +20,8 @@ use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
     cpu::{self, pin},
+    flood_target::{FloodTarget, PORT},
     rules,
-    site::{FloodTarget, PORT},
     task::{Running, Task},
 };
 

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use weir_bpf::generator::Flood;
 
-use super::site::FloodTarget;
+use super::flood_target::FloodTarget;
 
 /// As many bans as rows with a table have.
 pub const BANS: u32 = 1 << 17;

@@ -17,7 +17,7 @@ use weir_enforce::{
 };
 
 use super::{
-    site::FloodTarget,
+    flood_target::FloodTarget,
     task::{BANS, Running, Task},
 };
 

@@ -83,14 +83,14 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
             Err(error) => Row::new(choice.name(), Some(error.to_string()), What::Nothing),
         });
     }
-    let site = Site {
+    let net = TestNet {
         source,
         testbed,
         path,
     };
     let mut nothing = Rounds::default();
     // The first round warms caches and page pools up.
-    site.round(0, &mut rows, &mut nothing, stop)?;
+    net.round(0, &mut rows, &mut nothing, stop)?;
     nothing = Rounds::default();
     rows.iter_mut()
         .for_each(|row| row.rounds = Rounds::default());
@@ -118,7 +118,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
             what += &format!(": {} not sure yet", names.join(", "));
         }
         progress(&what);
-        site.round(rounds + 1, &mut rows, &mut nothing, stop)?;
+        net.round(rounds + 1, &mut rows, &mut nothing, stop)?;
     };
     let run = Run {
         rounds: nothing.gbit.len(),
@@ -137,13 +137,13 @@ enum What {
     Rules(Box<Rules>),
 }
 
-struct Site {
+struct TestNet {
     source: Source,
     testbed: Testbed,
     path: PacketPath,
 }
 
-impl Site {
+impl TestNet {
     fn round(
         &self,
         round: usize,

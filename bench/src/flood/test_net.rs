@@ -34,7 +34,7 @@ const CATCH_UP: Duration = Duration::from_millis(40);
 const SLICE: Duration = Duration::from_millis(10);
 
 /// Two namespaces and a veth pair, with the programs on the clients' side.
-pub struct Site {
+pub struct TestNet {
     clients: Clients,
     host: Namespace,
     outside: Namespace,
@@ -43,7 +43,7 @@ pub struct Site {
     _net: Net,
 }
 
-impl Site {
+impl TestNet {
     /// Builds it for this many clients.
     pub fn new(families: Families, unwanted: u32, wanted: u32) -> anyhow::Result<Self> {
         let net = Net::new()?;
@@ -161,11 +161,11 @@ pub struct Process {
 
 impl Process {
     /// Starts it in the host's namespace.
-    pub fn start(site: &Site, mut command: Command, said: &Path) -> anyhow::Result<Self> {
+    pub fn start(net: &TestNet, mut command: Command, said: &Path) -> anyhow::Result<Self> {
         let file = std::fs::File::create(said)?;
         command.stderr(file);
         Ok(Self {
-            child: site.host().spawn(command)?,
+            child: net.host().spawn(command)?,
             said: said.to_owned(),
         })
     }

@@ -1,4 +1,4 @@
-//! What happens on the stage, and what must be true of it.
+//! What happens on the network, and what must be true of it.
 
 use std::time::{Duration, Instant};
 
@@ -8,70 +8,70 @@ use weir_testkit::sshd::Outcome;
 
 use crate::{
     MAX_RETRY,
-    farm::{FILE_BYTES, SERVERS, Served},
-    party::{Party, SOON},
+    network::DemoNetwork,
+    participant::{Participant, SOON},
+    pool::{FILE_BYTES, SERVERS, Served},
     screen::Screen,
-    stage::Stage,
 };
 
 /// An attack, a crash, a pool that loses a server, an explanation and a pardon.
-pub fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
+pub fn play(network: &mut DemoNetwork, screen: &mut Screen) -> anyhow::Result<()> {
     let [attacker, attacker6, customer, customer6] = [
-        Party::new("attacker", "198.51.100.66", "192.0.2.10"),
-        Party::new("attacker (IPv6)", "2001:db8:bad::66", "2001:db8::10"),
-        Party::new("customer", "203.0.113.20", "192.0.2.10"),
-        Party::new("customer (IPv6)", "2001:db8:c::20", "2001:db8::10"),
+        Participant::new("attacker", "198.51.100.66", "192.0.2.10"),
+        Participant::new("attacker (IPv6)", "2001:db8:bad::66", "2001:db8::10"),
+        Participant::new("customer", "203.0.113.20", "192.0.2.10"),
+        Participant::new("customer (IPv6)", "2001:db8:c::20", "2001:db8::10"),
     ];
     screen.say("the host runs a real sshd, rsyslog and `weir daemon`; the Internet is a namespace");
-    let status = stage.json(&["status"])?;
+    let status = network.json(&["status"])?;
     screen.say(&format!(
         "weir protects {} by {}",
         status["attachments"][0]["interface"], status["attachments"][0]["hook"]
     ));
-    for party in [&customer, &customer6] {
+    for participant in [&customer, &customer6] {
         ensure!(
-            stage.login(party)? == Outcome::LoggedIn,
-            "{party} cannot log in before the attack"
+            network.login(participant)? == Outcome::LoggedIn,
+            "{participant} cannot log in before the attack"
         );
-        screen.say(&format!("{party} logs in with a key"));
+        screen.say(&format!("{participant} logs in with a key"));
     }
 
     screen.chapter("an attack");
-    for (party, users) in [
+    for (participant, users) in [
         (&attacker, ["root", "admin"]),
         (&attacker6, ["oracle", "root"]),
     ] {
-        attack(stage, screen, party, users)?;
+        attack(network, screen, participant, users)?;
     }
-    for party in [&customer, &customer6] {
+    for participant in [&customer, &customer6] {
         ensure!(
-            stage.login(party)? == Outcome::LoggedIn,
-            "{party} is not served any more"
+            network.login(participant)? == Outcome::LoggedIn,
+            "{participant} is not served any more"
         );
-        screen.good(&format!("{party} is still served"));
+        screen.good(&format!("{participant} is still served"));
     }
-    let dropped = stage.dropped()?;
+    let dropped = network.dropped()?;
     ensure!(dropped > 0, "no packet was dropped");
     screen.good(&format!("{dropped} packets dropped so far, in the kernel"));
 
     screen.chapter("a crash");
-    let before = stage.bans()?;
-    stage.kill_daemon()?;
+    let before = network.bans()?;
+    network.kill_daemon()?;
     screen.say("SIGKILL to weir daemon");
-    for party in [&attacker, &attacker6] {
+    for participant in [&attacker, &attacker6] {
         ensure!(
-            !stage.connects(party)?,
-            "{party} gets through after the crash"
+            !network.connects(participant)?,
+            "{participant} gets through after the crash"
         );
     }
     screen.good("the attackers still cannot connect: tables and programs are pinned");
     ensure!(
-        stage.login(&customer)? == Outcome::LoggedIn,
+        network.login(&customer)? == Outcome::LoggedIn,
         "the customer is not served after the crash"
     );
     screen.good("the customer is still served");
-    stage.start_daemon()?;
-    let after = stage.bans()?;
+    network.start_daemon()?;
+    let after = network.bans()?;
     ensure!(
         after.len() == before.len(),
         "{} bans before, {} after the restart",
@@ -105,78 +105,81 @@ pub fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
     }
 
     pool(
-        stage,
+        network,
         screen,
         [&customer, &customer6],
         [&attacker, &attacker6],
     )?;
 
     screen.chapter("why?");
-    let why = stage.weir(&["why", &attacker.from.to_string()])?;
+    let why = network.weir(&["why", &attacker.from.to_string()])?;
     ensure!(
         why.contains("sshd"),
         "weir why does not name the jail: {why}"
     );
     screen.quote(&format!("weir why {}", attacker.from), &why);
-    stage.weir(&["unban", &attacker.from.to_string()])?;
+    network.weir(&["unban", &attacker.from.to_string()])?;
     screen.say(&format!("weir unban {}", attacker.from));
     ensure!(
-        stage.connects(&attacker)?,
+        network.connects(&attacker)?,
         "the attacker is still shut out after the unban"
     );
     ensure!(
-        !stage.connects(&attacker6)?,
+        !network.connects(&attacker6)?,
         "the other attacker got in, too"
     );
     screen.good("it can connect again; the other one still cannot");
-    screen.note("packets dropped", &stage.dropped()?.to_string());
+    screen.note("packets dropped", &network.dropped()?.to_string());
     Ok(())
 }
 
 /// Guesses passwords until the ban, and proves that it holds.
 fn attack(
-    stage: &mut Stage,
+    network: &mut DemoNetwork,
     screen: &mut Screen,
-    party: &Party,
+    participant: &Participant,
     users: [&str; 2],
 ) -> anyhow::Result<()> {
     screen.say(&format!(
-        "{party} at {} guesses passwords with ssh",
-        party.from
+        "{participant} at {} guesses passwords with ssh",
+        participant.from
     ));
     let mut guesses = 0;
     let ban = loop {
         let user = users[guesses as usize % users.len()];
-        let outcome = stage.guess(party, user, &format!("password{guesses}"))?;
+        let outcome = network.guess(participant, user, &format!("password{guesses}"))?;
         guesses += 1;
         // Denied is what the client saw; what counts is what weir found.
-        let found = stage.found(party, guesses, outcome == Outcome::Denied)?;
+        let found = network.found(participant, guesses, outcome == Outcome::Denied)?;
         if let Some(reason) = found {
             screen.say(&format!("  weir found: {reason}"));
         }
         if guesses >= MAX_RETRY
-            && let Some(ban) = stage.await_ban(party, Duration::from_secs(2))?
+            && let Some(ban) = network.await_ban(participant, Duration::from_secs(2))?
         {
             break ban;
         }
         ensure!(
             guesses < 4 * MAX_RETRY,
-            "{party} was not banned after {guesses} failures"
+            "{participant} was not banned after {guesses} failures"
         );
     };
     screen.good(&format!(
         "BAN {} for {} s: {}",
         ban.subject, ban.remaining, ban.reason
     ));
-    ensure!(!stage.connects(party)?, "{party} can still connect");
-    screen.good(&format!("{party} cannot connect any more"));
-    let times = stage.times(party)?;
+    ensure!(
+        !network.connects(participant)?,
+        "{participant} can still connect"
+    );
+    screen.good(&format!("{participant} cannot connect any more"));
+    let times = network.times(participant)?;
     screen.good(&format!(
         "{:.1} ms from the log line (as rsyslog stamped it) to the ban; {:.1} ms to the next packet it sent, dropped",
         times.to_ban, times.to_drop
     ));
     screen.note(
-        &format!("{party}: from log line to ban, to first dropped packet"),
+        &format!("{participant}: from log line to ban, to first dropped packet"),
         &format!("{:.1} ms, {:.1} ms", times.to_ban, times.to_drop),
     );
     Ok(())
@@ -184,15 +187,15 @@ fn attack(
 
 /// Two servers behind one address, of which one dies under traffic.
 fn pool(
-    stage: &mut Stage,
+    network: &mut DemoNetwork,
     screen: &mut Screen,
-    customers: [&Party; 2],
-    attackers: [&Party; 2],
+    customers: [&Participant; 2],
+    attackers: [&Participant; 2],
 ) -> anyhow::Result<()> {
     /// New connections, so many that no server is left out by chance.
     const VISITS: usize = 40;
     const FILES: usize = 20;
-    let customers = customers.map(Party::to_pool);
+    let customers = customers.map(Participant::to_pool);
     let [customer, customer6] = &customers;
     screen.chapter("a pool");
     screen.say(&format!(
@@ -200,10 +203,10 @@ fn pool(
         customer.to.ip(),
         customer6.to.ip()
     ));
-    stage.await_live(SERVERS)?;
+    network.await_live(SERVERS)?;
     let mut served = [0; SERVERS];
-    for party in customers.iter().cycle().take(VISITS) {
-        served[stage.visit(party, SOON)?.who(party)?] += 1;
+    for participant in customers.iter().cycle().take(VISITS) {
+        served[network.visit(participant, SOON)?.who(participant)?] += 1;
     }
     ensure!(
         !served.contains(&0),
@@ -214,12 +217,12 @@ fn pool(
         served[0], served[1]
     ));
 
-    let before = stage.host_bytes()?;
-    for party in customers.iter().cycle().take(FILES) {
-        let file = stage.visit(party, SOON)?.get("/1000k")?;
+    let before = network.host_bytes()?;
+    for participant in customers.iter().cycle().take(FILES) {
+        let file = network.visit(participant, SOON)?.get("/1000k")?;
         ensure!(file.len() == FILE_BYTES, "a file of {} bytes", file.len());
     }
-    let (all, crossed) = (FILES * FILE_BYTES, stage.host_bytes()? - before);
+    let (all, crossed) = (FILES * FILE_BYTES, network.host_bytes()? - before);
     ensure!(
         crossed < all as u64 / 4,
         "{crossed} bytes of {all} crossed the host"
@@ -232,19 +235,19 @@ fn pool(
 
     for attacker in attackers {
         let visitor = attacker.to_pool();
-        ensure!(!stage.connects(&visitor)?, "{attacker} reaches the pool");
-        let asked = stage.farm.asked_by(attacker.from)?;
+        ensure!(!network.connects(&visitor)?, "{attacker} reaches the pool");
+        let asked = network.pool.asked_by(attacker.from)?;
         ensure!(asked.is_empty(), "{attacker} was served by {asked:?}");
     }
     screen.good("the banned attackers reach neither server");
 
-    dies(stage, screen, &customers)?;
-    let listed = stage.weir(&["pool", "show", "web"])?;
+    dies(network, screen, &customers)?;
+    let listed = network.weir(&["pool", "show", "web"])?;
     screen.quote("weir pool show web", &listed);
-    stage.farm.revive(0)?;
-    stage.await_live(SERVERS)?;
+    network.pool.revive(0)?;
+    network.await_live(SERVERS)?;
     let mut served = 0;
-    while stage.visit(customer, SOON)?.who(customer)? != 0 {
+    while network.visit(customer, SOON)?.who(customer)? != 0 {
         served += 1;
         ensure!(served < VISITS, "server 1 gets no connection");
     }
@@ -253,23 +256,27 @@ fn pool(
 }
 
 /// Server 1 is killed while customers come; those of server 2 notice nothing.
-fn dies(stage: &mut Stage, screen: &mut Screen, customers: &[Party; 2]) -> anyhow::Result<()> {
+fn dies(
+    network: &mut DemoNetwork,
+    screen: &mut Screen,
+    customers: &[Participant; 2],
+) -> anyhow::Result<()> {
     /// Traffic without the dead server, before it counts as gone.
     const AFTER: Duration = Duration::from_secs(1);
     let mut kept = Vec::new();
-    for party in customers {
-        let mut visit = stage.visit(party, SOON)?;
-        while visit.who(party)? == 0 {
-            visit = stage.visit(party, SOON)?;
+    for participant in customers {
+        let mut visit = network.visit(participant, SOON)?;
+        while visit.who(participant)? == 0 {
+            visit = network.visit(participant, SOON)?;
         }
-        kept.push((visit, party));
+        kept.push((visit, participant));
     }
-    let traffic = stage.traffic(&customers.each_ref());
+    let traffic = network.traffic(&customers.each_ref());
     std::thread::sleep(AFTER / 2);
     screen.say("SIGKILL to server 1, while customers come one after the other");
     let killed = Instant::now();
-    stage.farm.kill(0);
-    stage.await_live(SERVERS - 1)?;
+    network.pool.kill(0);
+    network.await_live(SERVERS - 1)?;
     let noticed = Instant::now();
     std::thread::sleep(AFTER);
     let all = traffic.end()?;
@@ -291,8 +298,8 @@ fn dies(stage: &mut Stage, screen: &mut Screen, customers: &[Party; 2]) -> anyho
         failed.len(),
         since
     ));
-    for (visit, party) in &mut kept {
-        ensure!(visit.who(party)? == 1, "a connection moved");
+    for (visit, participant) in &mut kept {
+        ensure!(visit.who(participant)? == 1, "a connection moved");
     }
     screen.good("connections to server 2 from before its death are still open");
     screen.note(

@@ -148,7 +148,7 @@ pub struct Arrived {
 }
 
 /// A network for one hook, with the flood that goes through it.
-pub struct Site {
+pub struct TestNet {
     /// The host's side.
     pub place: Arc<FloodTarget>,
     /// The namespace of the sender.
@@ -158,7 +158,7 @@ pub struct Site {
     _net: Net,
 }
 
-impl Site {
+impl TestNet {
     /// Two namespaces and the wire between them.
     pub fn new(host: IpAddr) -> anyhow::Result<Self> {
         let net = Net::new()?;

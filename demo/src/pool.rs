@@ -19,7 +19,7 @@ use anyhow::{Context, ensure};
 use weir_netlab::{Child, Namespace, wait_for};
 use weir_testkit::traffic;
 
-use crate::party::{Party, SOON, VIP};
+use crate::participant::{Participant, SOON, VIP};
 
 /// Addresses of the servers on the segment: those of a family differ in the last digit.
 const REAL: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -44,7 +44,7 @@ pub fn configuration() -> String {
 }
 
 /// The servers; they end with this value.
-pub struct Farm {
+pub struct PoolServers {
     servers: [Server; SERVERS],
 }
 
@@ -54,7 +54,7 @@ struct Server {
     nginx: Option<Child>,
 }
 
-impl Farm {
+impl PoolServers {
     /// Gives these namespaces the virtual addresses, which they tell nobody, and starts a
     /// server in each.
     pub fn start(namespaces: [Namespace; SERVERS], dir: &Path) -> anyhow::Result<Self> {
@@ -142,9 +142,14 @@ fn start(namespace: &Namespace, number: usize, dir: &Path) -> anyhow::Result<Chi
 pub struct Visit(TcpStream);
 
 impl Visit {
-    /// A new connection of this party.
-    pub fn open(internet: &Namespace, party: &Party, within: Duration) -> anyhow::Result<Self> {
-        let (stream, _) = traffic::tcp_open(internet, Some(party.from), party.to, within)?;
+    /// A new connection of this participant.
+    pub fn open(
+        internet: &Namespace,
+        participant: &Participant,
+        within: Duration,
+    ) -> anyhow::Result<Self> {
+        let (stream, _) =
+            traffic::tcp_open(internet, Some(participant.from), participant.to, within)?;
         stream.set_read_timeout(Some(SOON))?;
         Ok(Self(stream))
     }
@@ -175,13 +180,13 @@ impl Visit {
     }
 
     /// Which server this connection is with; it must see who really asks.
-    pub fn who(&mut self, party: &Party) -> anyhow::Result<usize> {
+    pub fn who(&mut self, participant: &Participant) -> anyhow::Result<usize> {
         let said = String::from_utf8(self.get("/")?)?;
         let (number, seen) = said.split_once(' ').context("a name and an address")?;
         ensure!(
-            seen.parse() == Ok(party.from),
+            seen.parse() == Ok(participant.from),
             "the server sees {seen}, not {}",
-            party.from
+            participant.from
         );
         Ok(number.parse()?)
     }
@@ -202,20 +207,24 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// These parties in turn, each with a new connection.
-    pub fn start(internet: &Namespace, parties: &[&Party]) -> Self {
+    /// These participants in turn, each with a new connection.
+    pub fn start(internet: &Namespace, participants: &[&Participant]) -> Self {
         const PAUSE: Duration = Duration::from_millis(10);
         let stop = Arc::new(AtomicBool::new(false));
         let (internet, told) = (internet.clone(), Arc::clone(&stop));
-        let parties: Vec<Party> = parties.iter().map(|party| (*party).clone()).collect();
+        let participants: Vec<Participant> = participants
+            .iter()
+            .map(|participant| (*participant).clone())
+            .collect();
         let thread = std::thread::spawn(move || {
             let mut all = Vec::new();
-            for party in parties.iter().cycle() {
+            for participant in participants.iter().cycle() {
                 if told.load(Ordering::Relaxed) {
                     break;
                 }
                 let at = Instant::now();
-                let by = Visit::open(&internet, party, SOON).and_then(|mut visit| visit.who(party));
+                let by = Visit::open(&internet, participant, SOON)
+                    .and_then(|mut visit| visit.who(participant));
                 all.push(Served { at, by });
                 std::thread::sleep(PAUSE);
             }

@@ -1,6 +1,6 @@
 //! One path's own network: the clients' namespace, the host's with its servers
 //! and the path, a veth pair between them, and the counters on the way. All
-//! sites of a run stand side by side, so that rounds can be interleaved.
+//! nets of a run stand side by side, so that rounds can be interleaved.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
@@ -41,7 +41,7 @@ const FLOWS: u32 = 1 << 24;
 /// How soon a server sees that it shall stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Counters of a site since it was built.
+/// Counters of a net since it was built.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that came to the device, the client's included.
@@ -55,7 +55,7 @@ pub struct Counts {
 }
 
 /// A path in its network.
-pub struct Site {
+pub struct TestNet {
     /// What is measured here.
     pub path: Path,
     running: Running,
@@ -69,7 +69,7 @@ pub struct Site {
     _net: Net,
 }
 
-impl Site {
+impl TestNet {
     /// Builds it and sets the path up.
     pub fn new(path: Path, policy: &Policy<'_>) -> anyhow::Result<Self> {
         let net = Net::new()?;

@@ -24,8 +24,8 @@ use weir_testkit::{
 };
 
 use crate::{
-    farm::{self, Farm, Traffic, Visit},
-    party::{Party, SOON, VIP},
+    participant::{Participant, SOON, VIP},
+    pool::{self, PoolServers, Traffic, Visit},
 };
 
 /// For one guess: the ban may cut the connection before the client has its
@@ -63,7 +63,7 @@ pub struct Times {
 }
 
 /// Everything that runs; all of it ends with this value.
-pub struct Stage {
+pub struct DemoNetwork {
     weir: PathBuf,
     config: PathBuf,
     socket: PathBuf,
@@ -75,7 +75,7 @@ pub struct Stage {
     events: Arc<Mutex<Vec<Value>>>,
     sshd: SshHost,
     /// The servers of the pool.
-    pub farm: Farm,
+    pub pool: PoolServers,
     _veths: Vec<Veth>,
     _dir: TempDir,
     _net: Net,
@@ -85,7 +85,7 @@ pub struct Stage {
 struct Segment {
     host: Namespace,
     internet: Namespace,
-    servers: [Namespace; farm::SERVERS],
+    servers: [Namespace; pool::SERVERS],
     veths: Vec<Veth>,
 }
 
@@ -112,7 +112,7 @@ impl Segment {
         let host = join("host", ["192.0.2.10", "2001:db8::10"])?;
         let internet = join("internet", ROUTER)?;
         let mut server = |number: usize| {
-            let [v4, v6] = [0, 1].map(|family| farm::own_address(number, family));
+            let [v4, v6] = [0, 1].map(|family| pool::own_address(number, family));
             join(&format!("server{}", number + 1), [&v4, &v6])
         };
         let servers = [server(0)?, server(1)?];
@@ -137,7 +137,7 @@ impl Segment {
     }
 }
 
-impl Stage {
+impl DemoNetwork {
     /// Makes the network, starts sshd, rsyslog and the daemon.
     pub fn set(weir: &Path, instance: &str) -> anyhow::Result<Self> {
         let weir = weir
@@ -159,7 +159,7 @@ impl Stage {
                 ..SshOpts::new(&log)
             },
         )?;
-        let farm = Farm::start(servers, dir.path())?;
+        let pool = PoolServers::start(servers, dir.path())?;
         let (config, socket) = (dir.path().join("weir.toml"), dir.path().join("weir.sock"));
         std::fs::write(
             &config,
@@ -168,10 +168,10 @@ impl Stage {
                  [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n{}",
                 dir.path().join("state"),
                 crate::MAX_RETRY,
-                farm::configuration(),
+                pool::configuration(),
             ),
         )?;
-        let mut stage = Self {
+        let mut network = Self {
             weir,
             config,
             socket,
@@ -181,13 +181,13 @@ impl Stage {
             daemon: None,
             events: Arc::default(),
             sshd,
-            farm,
+            pool,
             _veths: veths,
             _dir: dir,
             _net: net,
         };
-        stage.start_daemon()?;
-        Ok(stage)
+        network.start_daemon()?;
+        Ok(network)
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -311,11 +311,15 @@ impl Stage {
             .collect()
     }
 
-    /// The ban that holds this party's address, once there is one.
-    pub fn await_ban(&self, party: &Party, within: Duration) -> anyhow::Result<Option<Ban>> {
+    /// The ban that holds this participant's address, once there is one.
+    pub fn await_ban(
+        &self,
+        participant: &Participant,
+        within: Duration,
+    ) -> anyhow::Result<Option<Ban>> {
         let deadline = Instant::now() + within;
         loop {
-            let mine = |ban: &Ban| subject_holds(&ban.subject, party.from);
+            let mine = |ban: &Ban| subject_holds(&ban.subject, participant.from);
             if let Some(ban) = self.bans()?.into_iter().find(mine) {
                 return Ok(Some(ban));
             }
@@ -330,22 +334,27 @@ impl Stage {
         self.events.lock().expect("no holder of this lock panics")
     }
 
-    /// Events of a kind about this party, oldest first.
-    fn events(&self, kind: &str, party: &Party) -> Vec<Value> {
+    /// Events of a kind about this participant, oldest first.
+    fn events(&self, kind: &str, participant: &Participant) -> Vec<Value> {
         let holds = |e: &&Value| {
             e["kind"] == kind
                 && e["subject"]
                     .as_str()
-                    .is_some_and(|s| subject_holds(s, party.from))
+                    .is_some_and(|s| subject_holds(s, participant.from))
         };
         self.heard().iter().filter(holds).cloned().collect()
     }
 
-    /// weir's own word for the party's `number`th failure: the reason in its
+    /// weir's own word for the participant's `number`th failure: the reason in its
     /// event. One that must come is waited for and missed with an error.
-    pub fn found(&self, party: &Party, number: u32, must: bool) -> anyhow::Result<Option<String>> {
+    pub fn found(
+        &self,
+        participant: &Participant,
+        number: u32,
+        must: bool,
+    ) -> anyhow::Result<Option<String>> {
         let nth = || {
-            let found = self.events("found", party);
+            let found = self.events("found", participant);
             found
                 .get(number as usize - 1)
                 .and_then(|e| Some(e["reason"].as_str()?.to_owned()))
@@ -353,17 +362,17 @@ impl Stage {
         let within = if must { SOON } else { GUESS };
         match wait_for("weir's event about a failure", within, || Ok(nth())) {
             Ok(reason) => Ok(Some(reason)),
-            Err(e) if must => Err(e).with_context(|| format!("failure {number} of {party}")),
+            Err(e) if must => Err(e).with_context(|| format!("failure {number} of {participant}")),
             Err(_) => Ok(None),
         }
     }
 
     /// From the stamp of the last line of evidence to the ban and to the first
     /// drop, as the daemon's events tell them (a drop's time is the kernel's).
-    pub fn times(&self, party: &Party) -> anyhow::Result<Times> {
+    pub fn times(&self, participant: &Participant) -> anyhow::Result<Times> {
         let wait = |kind: &'static str| {
             wait_for(kind, SOON, || {
-                Ok(self.events(kind, party).into_iter().next())
+                Ok(self.events(kind, participant).into_iter().next())
             })
         };
         let (ban, drop) = (wait("ban")?, wait("drop")?);
@@ -398,11 +407,16 @@ impl Stage {
     }
 
     /// One guess with the real client.
-    pub fn guess(&self, party: &Party, user: &str, password: &str) -> anyhow::Result<Outcome> {
+    pub fn guess(
+        &self,
+        participant: &Participant,
+        user: &str,
+        password: &str,
+    ) -> anyhow::Result<Outcome> {
         Ok(sshd::attempt(
             &self.internet,
-            Some(party.from),
-            party.to,
+            Some(participant.from),
+            participant.to,
             user,
             password,
             GUESS,
@@ -410,12 +424,12 @@ impl Stage {
     }
 
     /// A login with the customer's key.
-    pub fn login(&self, party: &Party) -> anyhow::Result<Outcome> {
+    pub fn login(&self, participant: &Participant) -> anyhow::Result<Outcome> {
         let key = self.sshd.key();
         Ok(sshd::login(
             &self.internet,
-            Some(party.from),
-            party.to,
+            Some(participant.from),
+            participant.to,
             sshd::CUSTOMER,
             &key,
             SOON,
@@ -423,13 +437,13 @@ impl Stage {
     }
 
     /// A connection to the pool; so long may it take to come about.
-    pub fn visit(&self, party: &Party, within: Duration) -> anyhow::Result<Visit> {
-        Visit::open(&self.internet, party, within)
+    pub fn visit(&self, participant: &Participant, within: Duration) -> anyhow::Result<Visit> {
+        Visit::open(&self.internet, participant, within)
     }
 
     /// Customers, one after the other.
-    pub fn traffic(&self, parties: &[&Party]) -> Traffic {
-        Traffic::start(&self.internet, parties)
+    pub fn traffic(&self, participants: &[&Participant]) -> Traffic {
+        Traffic::start(&self.internet, participants)
     }
 
     /// Waits until so many of the pool's servers live, by weir.
@@ -455,12 +469,18 @@ impl Stage {
     }
 
     /// Does a TCP connection come about?
-    pub fn connects(&self, party: &Party) -> anyhow::Result<bool> {
-        Ok(traffic::tcp_connect(&self.internet, Some(party.from), party.to, SILENCE).is_ok())
+    pub fn connects(&self, participant: &Participant) -> anyhow::Result<bool> {
+        Ok(traffic::tcp_connect(
+            &self.internet,
+            Some(participant.from),
+            participant.to,
+            SILENCE,
+        )
+        .is_ok())
     }
 }
 
-impl Drop for Stage {
+impl Drop for DemoNetwork {
     fn drop(&mut self) {
         drop(self.daemon.take());
         let _ = self

@@ -13,13 +13,13 @@ pub const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 
 /// Somebody on the Internet, and where they go.
 #[derive(Clone)]
-pub struct Party {
+pub struct Participant {
     name: &'static str,
     pub from: IpAddr,
     pub to: SocketAddr,
 }
 
-impl Party {
+impl Participant {
     /// From this address to port 22 of that one.
     pub fn new(name: &'static str, from: &str, to: &str) -> Self {
         let addr = |text: &str| {
@@ -44,7 +44,7 @@ impl Party {
     }
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for Participant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
