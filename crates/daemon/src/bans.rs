@@ -14,8 +14,8 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::{exemptions::Exempt, geo::GeoService},
-    actions::Actions,
     expiry::{ExpiredBan, Expiries},
+    fail2ban_actions::Fail2banActions,
     ignore_command::IgnoreChecks,
     refused::{RefusedBan, RefusedBans},
     store::{Change, PORTION, Store, clock::Now},
@@ -45,7 +45,7 @@ pub struct Bans {
     events: Arc<Events>,
     alerts: Arc<Alerts>,
     geography: Arc<GeoService>,
-    actions: Arc<Actions>,
+    actions: Arc<Fail2banActions>,
     ignore_checks: Arc<IgnoreChecks>,
     expiries: Expiries,
     telling: Mutex<()>,
@@ -64,7 +64,7 @@ impl Bans {
         exempt: Arc<Exempt>,
         (events, alerts): (Arc<Events>, Arc<Alerts>),
         geography: Arc<GeoService>,
-        (actions, ignore_checks): (Arc<Actions>, Arc<IgnoreChecks>),
+        (actions, ignore_checks): (Arc<Fail2banActions>, Arc<IgnoreChecks>),
         refused: RefusedBans,
     ) -> Self {
         Self {

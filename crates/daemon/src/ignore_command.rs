@@ -17,7 +17,7 @@ use weir_core::{Ban, BanSource, BanTarget};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
-    actions::{self, Ran},
+    fail2ban_actions::{self, Ran},
     jails::{IgnoreCommand, JailConfig},
     threads,
 };
@@ -248,7 +248,7 @@ impl IgnoreChecks {
             }
             self.is_over.load(Relaxed)
         };
-        let ran = actions::ask(&command.script, jail, *subject, TIMEOUT, due);
+        let ran = fail2ban_actions::ask(&command.script, jail, *subject, TIMEOUT, due);
         match &ran {
             Ran::Yes | Ran::No => self.alerts.clear(&about(jail)),
             Ran::Failed(why) => self.alerts.raise(

@@ -11,7 +11,6 @@
 #![deny(missing_docs)]
 
 pub mod access;
-mod actions;
 pub mod api;
 pub mod balance;
 mod bans;
@@ -21,6 +20,7 @@ mod current;
 pub mod decoy;
 mod expiry;
 pub mod fail2ban;
+mod fail2ban_actions;
 mod fail2ban_filter;
 pub mod fail2ban_state;
 pub mod host;

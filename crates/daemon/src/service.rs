@@ -39,12 +39,12 @@ use crate::{
     access::exemptions::{Collector, Exempt, Written},
     access::geo::GeoService,
     access::lists::Lists,
-    actions::Actions,
     balance::Balancer,
     bans::Bans,
     config::Config,
     current::Current,
     decoy::Decoy,
+    fail2ban_actions::Fail2banActions,
     identity::{Apps, PinPlace},
     ignore_command::IgnoreChecks,
     log_status::LogStatus,
@@ -136,7 +136,7 @@ pub struct Service {
     /// Asks the commands that say who is not to be banned.
     pub ignore_checks: Arc<IgnoreChecks>,
     /// Runs what jails run beside their bans.
-    pub actions: Arc<Actions>,
+    pub actions: Arc<Fail2banActions>,
     /// Puts bans into force.
     pub bans: Arc<Bans>,
     /// Bans and lifts what a person names.
@@ -203,7 +203,7 @@ impl Service {
         ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
-        let actions = Arc::new(Actions::new(
+        let actions = Arc::new(Fail2banActions::new(
             alerts.clone(),
             metrics.actions.clone(),
             ledger.clone(),

@@ -1,14 +1,14 @@
-//! Lanes without processes: what waits, in which order, and what has no room. Commands
+//! ActionQueues without processes: what waits, in which order, and what has no room. Commands
 //! that run are in tests/fail2ban_actions.rs.
 
 use std::sync::Arc;
 
 use weir_fail2ban::{Commands, FamilyCommands, Script};
 
-use super::lane::{Job, Lane, MAX_BANS, Told};
+use super::queue::{ActionQueue, BanNotice, Job, MAX_BANS};
 use crate::{jails::JailCommands, metrics::Metrics};
 
-fn lane(norestored: bool, keys: &[&str], in_force: &[&str]) -> Lane {
+fn queue(norestored: bool, keys: &[&str], in_force: &[&str]) -> ActionQueue {
     let script = |key: &str| {
         keys.contains(&key).then(|| Script {
             text: key.to_owned(),
@@ -38,20 +38,20 @@ fn lane(norestored: bool, keys: &[&str], in_force: &[&str]) -> Lane {
         .map(|who| (who.parse().unwrap(), None))
         .collect();
     let counters = Metrics::default().actions.of("j", "x");
-    Lane::new(1, "j", &action, counters, in_force)
+    ActionQueue::new(1, "j", &action, counters, in_force)
 }
 
-fn told(who: &str) -> Arc<Told> {
-    let mut told = Told::again(who.parse().unwrap(), None);
+fn told(who: &str) -> Arc<BanNotice> {
+    let mut told = BanNotice::again(who.parse().unwrap(), None);
     told.is_restored = false;
     Arc::new(told)
 }
 
 /// All that it would run, in order.
-fn all(lane: &mut Lane) -> Vec<String> {
+fn all(queue: &mut ActionQueue) -> Vec<String> {
     let mut all = Vec::new();
-    while let Some(job) = lane.take() {
-        lane.is_running = false;
+    while let Some(job) = queue.take() {
+        queue.is_running = false;
         all.push(match job {
             Job::Start => "start".to_owned(),
             Job::Stop => "stop".to_owned(),
@@ -67,41 +67,41 @@ fn all(lane: &mut Lane) -> Vec<String> {
 #[test]
 fn a_new_ban_goes_before_those_that_were_there() {
     let old = ["192.0.2.1", "192.0.2.2", "2001:db8::3"];
-    let mut lane = lane(false, &["start", "ban", "unban", "prolong"], &old);
-    assert!(lane.ban(&told("192.0.2.9")));
+    let mut queue = queue(false, &["start", "ban", "unban", "prolong"], &old);
+    assert!(queue.ban(&told("192.0.2.9")));
     // One of them ends before it is told of, and one is made longer.
-    assert!(lane.unban("192.0.2.2".parse().unwrap()));
-    assert!(lane.ban(&told("192.0.2.1")));
+    assert!(queue.unban("192.0.2.2".parse().unwrap()));
+    assert!(queue.ban(&told("192.0.2.1")));
     let expected = [
         "start",
         "ban 192.0.2.9 0",
         "ban 192.0.2.1 1",
         "ban 2001:db8::3 1",
     ];
-    assert_eq!(all(&mut lane), expected);
-    assert!(lane.ban(&told("192.0.2.1")) && lane.unban("192.0.2.1".parse().unwrap()));
-    assert!(lane.unban("192.0.2.1".parse().unwrap()));
-    assert_eq!(all(&mut lane), ["prolong 192.0.2.1", "unban 192.0.2.1"]);
+    assert_eq!(all(&mut queue), expected);
+    assert!(queue.ban(&told("192.0.2.1")) && queue.unban("192.0.2.1".parse().unwrap()));
+    assert!(queue.unban("192.0.2.1".parse().unwrap()));
+    assert_eq!(all(&mut queue), ["prolong 192.0.2.1", "unban 192.0.2.1"]);
 }
 
 #[test]
 fn an_action_is_told_of_older_bans_as_it_wants() {
     let old = ["192.0.2.1"];
-    let unban = |lane: &mut Lane| {
-        assert!(lane.unban("192.0.2.1".parse().unwrap()));
-        all(lane)
+    let unban = |queue: &mut ActionQueue| {
+        assert!(queue.unban("192.0.2.1".parse().unwrap()));
+        all(queue)
     };
     // It keeps what it was told: only the end is told.
-    let mut keeps = lane(false, &["ban", "unban"], &old);
+    let mut keeps = queue(false, &["ban", "unban"], &old);
     assert_eq!(all(&mut keeps), ["start"]);
     assert_eq!(unban(&mut keeps), ["unban 192.0.2.1"]);
     // It ended while no daemon ran.
     assert_eq!(unban(&mut keeps), ["unban 192.0.2.1"]);
-    let mut mail = lane(true, &["start", "stop", "ban", "unban"], &old);
+    let mut mail = queue(true, &["start", "stop", "ban", "unban"], &old);
     assert_eq!(all(&mut mail), ["start"]);
     assert_eq!(unban(&mut mail), [""; 0]);
     // Bans of another program's are older ones as well.
-    let imported = Arc::new(Told::again("192.0.2.5".parse().unwrap(), None));
+    let imported = Arc::new(BanNotice::again("192.0.2.5".parse().unwrap(), None));
     assert!(mail.ban(&imported) && keeps.ban(&imported));
     assert_eq!(all(&mut mail), [""; 0]);
     assert_eq!(all(&mut keeps), ["ban 192.0.2.5 1"]);
@@ -109,16 +109,16 @@ fn an_action_is_told_of_older_bans_as_it_wants() {
 
 #[test]
 fn all_ends_at_once_if_the_action_can_do_that() {
-    let mut flushes = lane(false, &["flush", "stop", "ban", "unban"], &[]);
-    let mut without = lane(false, &["stop", "ban", "unban"], &[]);
-    for lane in [&mut flushes, &mut without] {
-        assert!(lane.ban(&told("192.0.2.1")) && lane.ban(&told("192.0.2.2")));
-        all(lane);
-        assert!(lane.unban("192.0.2.1".parse().unwrap()));
-        lane.flush();
-        assert!(lane.unban("192.0.2.2".parse().unwrap()));
-        lane.leave();
-        lane.leave();
+    let mut flushes = queue(false, &["flush", "stop", "ban", "unban"], &[]);
+    let mut without = queue(false, &["stop", "ban", "unban"], &[]);
+    for queue in [&mut flushes, &mut without] {
+        assert!(queue.ban(&told("192.0.2.1")) && queue.ban(&told("192.0.2.2")));
+        all(queue);
+        assert!(queue.unban("192.0.2.1".parse().unwrap()));
+        queue.flush();
+        assert!(queue.unban("192.0.2.2".parse().unwrap()));
+        queue.leave();
+        queue.leave();
     }
     assert_eq!(all(&mut flushes), ["flush", "flush", "stop"]);
     assert_eq!(
@@ -129,20 +129,20 @@ fn all_ends_at_once_if_the_action_can_do_that() {
 
 #[test]
 fn what_waits_is_bounded_and_ends_have_room_still() {
-    let mut lane = lane(false, &["start", "ban", "unban"], &[]);
+    let mut queue = queue(false, &["start", "ban", "unban"], &[]);
     let who = |n: usize| format!("10.0.{}.{}", n / 250, n % 250 + 1);
     for n in 0..MAX_BANS {
-        assert!(lane.ban(&told(&who(n))));
+        assert!(queue.ban(&told(&who(n))));
     }
-    assert!(!lane.ban(&told(&who(MAX_BANS))));
-    assert!(lane.unban(who(0).parse().unwrap()));
+    assert!(!queue.ban(&told(&who(MAX_BANS))));
+    assert!(queue.unban(who(0).parse().unwrap()));
     // What it was not told of has no end to be told.
-    assert!(lane.unban(who(MAX_BANS).parse().unwrap()));
-    assert_eq!(lane.waiting(), MAX_BANS + 2);
-    assert_eq!(lane.take(), Some(Job::Start));
-    lane.is_running = false;
-    assert!(matches!(lane.take(), Some(Job::Ban(_))));
+    assert!(queue.unban(who(MAX_BANS).parse().unwrap()));
+    assert_eq!(queue.waiting(), MAX_BANS + 2);
+    assert_eq!(queue.take(), Some(Job::Start));
+    queue.is_running = false;
+    assert!(matches!(queue.take(), Some(Job::Ban(_))));
     // One at a time.
-    assert_eq!(lane.take(), None);
-    assert!(lane.ban(&told(&who(MAX_BANS))));
+    assert_eq!(queue.take(), None);
+    assert!(queue.ban(&told(&who(MAX_BANS))));
 }

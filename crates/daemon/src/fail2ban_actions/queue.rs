@@ -19,7 +19,7 @@ pub(super) const MAX_JOBS: usize = 100_000;
 
 /// What a command is told of a ban.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Told {
+pub(super) struct BanNotice {
     pub subject: BanTarget,
     pub since: Timestamp,
     pub until: Option<Timestamp>,
@@ -27,7 +27,7 @@ pub(super) struct Told {
     pub is_restored: bool,
 }
 
-impl Told {
+impl BanNotice {
     pub fn of(ban: &Ban, is_restored: bool) -> Self {
         Self {
             subject: ban.subject,
@@ -59,9 +59,9 @@ pub(super) enum Job {
     Start,
     Stop,
     Flush,
-    Ban(Arc<Told>),
-    Prolong(Arc<Told>),
-    Unban(Told),
+    Ban(Arc<BanNotice>),
+    Prolong(Arc<BanNotice>),
+    Unban(BanNotice),
 }
 
 /// What an action knows of somebody who is banned.
@@ -75,7 +75,7 @@ enum Knows {
     Nothing,
 }
 
-pub(super) struct Lane {
+pub(super) struct ActionQueue {
     pub number: u64,
     pub jail: String,
     pub action: JailCommands,
@@ -97,7 +97,7 @@ pub(super) struct Lane {
     known: HashMap<BanTarget, Knows>,
 }
 
-impl Lane {
+impl ActionQueue {
     /// Begins with actionstart. An action that keeps nothing beyond its stop is told again of
     /// bans that are in force; one without start, stop and flush has kept what it was told.
     pub fn new(
@@ -108,7 +108,7 @@ impl Lane {
         in_force: Vec<(BanTarget, Option<Timestamp>)>,
     ) -> Self {
         let about = format!("action:{jail}/{}", action.name);
-        let mut lane = Self {
+        let mut queue = Self {
             number,
             jail: jail.to_owned(),
             action: action.clone(),
@@ -124,28 +124,28 @@ impl Lane {
             restored: VecDeque::new(),
             known: HashMap::new(),
         };
-        let commands = lane.action.commands.clone();
-        if !lane.has(|family| family.ban.is_some() || family.unban.is_some()) {
-            lane.jobs.push_back(Job::Start);
-            return lane;
+        let commands = queue.action.commands.clone();
+        if !queue.has(|family| family.ban.is_some() || family.unban.is_some()) {
+            queue.jobs.push_back(Job::Start);
+            return queue;
         }
         let forgets =
-            lane.has(|one| one.start.is_some() || one.stop.is_some() || one.flush.is_some());
+            queue.has(|one| one.start.is_some() || one.stop.is_some() || one.flush.is_some());
         let knows = match (commands.norestored, forgets) {
             (true, _) => Knows::Nothing,
             (false, true) => Knows::Waits,
             (false, false) => Knows::Told,
         };
-        lane.keeps = knows == Knows::Told;
-        lane.known = in_force
+        queue.keeps = knows == Knows::Told;
+        queue.known = in_force
             .iter()
             .map(|(subject, _)| (*subject, knows))
             .collect();
         if knows == Knows::Waits {
-            lane.restored = in_force.into();
+            queue.restored = in_force.into();
         }
-        lane.jobs.push_back(Job::Start);
-        lane
+        queue.jobs.push_back(Job::Start);
+        queue
     }
 
     fn has(&self, which: impl Fn(&FamilyCommands) -> bool) -> bool {
@@ -153,7 +153,7 @@ impl Lane {
     }
 
     /// Takes a ban in; `false` if there is no room.
-    pub fn ban(&mut self, told: &Arc<Told>) -> bool {
+    pub fn ban(&mut self, told: &Arc<BanNotice>) -> bool {
         let is_known = self.known.get(&told.subject).copied();
         match is_known {
             Some(Knows::Told) => {
@@ -184,7 +184,7 @@ impl Lane {
                 if self.has(|family| family.unban.is_some())
                     && (known == Some(Knows::Told) || (known.is_none() && self.keeps)) =>
             {
-                self.push(Job::Unban(Told::again(subject, None)))
+                self.push(Job::Unban(BanNotice::again(subject, None)))
             }
             _ => true,
         }
@@ -244,7 +244,7 @@ impl Lane {
             // It may be over since.
             if let Some(knows @ Knows::Waits) = self.known.get_mut(&subject) {
                 *knows = Knows::Told;
-                return Some(Job::Ban(Arc::new(Told::again(subject, until))));
+                return Some(Job::Ban(Arc::new(BanNotice::again(subject, until))));
             }
         }
         None

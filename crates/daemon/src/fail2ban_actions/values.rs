@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use weir_core::BanTarget;
 use weir_fail2ban::{Script, Tag};
 
-use super::lane::Told;
+use super::queue::BanNotice;
 
 /// Bytes of lines that a command is told; the kernel takes twice as much.
 const MAX_MATCHES: usize = 64 * 1024;
@@ -15,7 +15,7 @@ const MAX_MATCHES: usize = 64 * 1024;
 /// The variables that a script reads.
 pub(super) fn environment(
     script: &Script,
-    told: Option<&Told>,
+    told: Option<&BanNotice>,
     jail: &str,
     max_matches: usize,
     ban_count: impl Fn() -> Option<u32>,
@@ -39,7 +39,7 @@ pub(super) fn environment(
 
 fn of_ban(
     tag: Tag,
-    told: &Told,
+    told: &BanNotice,
     max_matches: usize,
     ban_count: &impl Fn() -> Option<u32>,
 ) -> String {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_command_sees_what_fail2ban_would_tell_it() {
-        let told = |subject: &str, until: Option<i64>| Told {
+        let told = |subject: &str, until: Option<i64>| BanNotice {
             subject: subject.parse().unwrap(),
             since: Timestamp::from_second(1_000).unwrap(),
             until: until.map(|end| Timestamp::from_second(end).unwrap()),
@@ -134,7 +134,7 @@ mod tests {
         };
         let v4 = told("192.0.2.7", Some(1_600));
         let v6 = told("2001:db8::7", None);
-        let is = |tag, told: &Told| of_ban(tag, told, 2, &|| Some(3));
+        let is = |tag, told: &BanNotice| of_ban(tag, told, 2, &|| Some(3));
         for (tag, of_v4, of_v6) in [
             (Tag::Ip, "192.0.2.7", "2001:db8::7"),
             (

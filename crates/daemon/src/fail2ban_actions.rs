@@ -1,12 +1,12 @@
 //! The commands that Fail2ban's jails run beside a ban: mail, reports, other firewalls.
-//! Each action of a jail has a lane, whose commands run one after the other; a few
-//! threads run the lanes. Whoever bans puts a job into a lane and never waits: a command
-//! that hangs delays the other commands of its own lane until its timeout, and nothing
-//! else. What a lane cannot hold is counted and told. The scripts are
+//! Each action of a jail has a queue, whose commands run one after the other; a few
+//! threads run the queues. Whoever bans puts a job into a queue and never waits: a command
+//! that hangs delays the other commands of its own queue until its timeout, and nothing
+//! else. What a queue cannot hold is counted and told. The scripts are
 //! `weir_fail2ban`'s; which values they see is in `values`, the process in
 //! `command::child`.
 
-mod lane;
+mod queue;
 mod values;
 
 use std::{
@@ -33,25 +33,25 @@ use crate::{
     metrics::ActionMetrics,
     threads,
 };
-use lane::{Job, Lane, Told};
+use queue::{ActionQueue, BanNotice, Job};
 
 /// Commands that run at a time.
 const PROCESSES: usize = 4;
 /// A thread looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
-/// At a stop the lanes have this long for what waits.
+/// At a stop the queues have this long for what waits.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 /// What of a command's last words a message has, in bytes.
 const SAID: usize = 300;
 
 /// Runs the actions of the configuration in force.
-pub struct Actions {
+pub struct Fail2banActions {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
-    lanes: Mutex<Lanes>,
+    queues: Mutex<ActionQueues>,
     work: Condvar,
     /// There is none: nobody who bans takes a lock.
     is_idle: AtomicBool,
@@ -63,8 +63,8 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Lanes {
-    all: Vec<Lane>,
+struct ActionQueues {
+    all: Vec<ActionQueue>,
     /// Where the search for the next job begins.
     next: usize,
     /// Each has a number of its own.
@@ -73,17 +73,17 @@ struct Lanes {
 }
 
 impl Shared {
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().expect("no holder of this lock panics")
+    fn queues(&self) -> MutexGuard<'_, ActionQueues> {
+        self.queues.lock().expect("no holder of this lock panics")
     }
 }
 
-impl Actions {
+impl Fail2banActions {
     /// None runs yet.
     pub fn new(alerts: Arc<Alerts>, metrics: ActionMetrics, ledger: Arc<Current<Ledger>>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                lanes: Mutex::default(),
+                queues: Mutex::default(),
                 work: Condvar::new(),
                 is_idle: AtomicBool::new(true),
                 ending: AtomicBool::new(false),
@@ -103,37 +103,42 @@ impl Actions {
         in_force: impl Fn(&str) -> Vec<(BanTarget, Option<Timestamp>)>,
     ) {
         let shared = &self.shared;
-        let mut lanes = shared.lanes();
-        let is_wanted = |lane: &Lane| {
-            let jail = jails.iter().find(|jail| jail.name == lane.jail);
-            jail.is_some_and(|jail| jail.commands.contains(&lane.action))
+        let mut queues = shared.queues();
+        let is_wanted = |queue: &ActionQueue| {
+            let jail = jails.iter().find(|jail| jail.name == queue.jail);
+            jail.is_some_and(|jail| jail.commands.contains(&queue.action))
         };
-        for lane in lanes.all.iter_mut().filter(|lane| !lane.is_leaving) {
-            if !is_wanted(lane) {
-                lane.leave();
-                shared.alerts.forget(&lane.about);
-                shared.alerts.forget(&lane.about_queue);
+        for queue in queues.all.iter_mut().filter(|queue| !queue.is_leaving) {
+            if !is_wanted(queue) {
+                queue.leave();
+                shared.alerts.forget(&queue.about);
+                shared.alerts.forget(&queue.about_queue);
             }
         }
         for jail in jails {
             for action in &jail.commands {
-                let is_there = lanes.all.iter().any(|lane| {
-                    !lane.is_leaving && lane.jail == jail.name && lane.action == *action
+                let is_there = queues.all.iter().any(|queue| {
+                    !queue.is_leaving && queue.jail == jail.name && queue.action == *action
                 });
                 if !is_there {
-                    lanes.made += 1;
-                    let number = lanes.made;
+                    queues.made += 1;
+                    let number = queues.made;
                     let counters = shared.metrics.of(&jail.name, &action.name);
-                    let lane =
-                        Lane::new(number, &jail.name, action, counters, in_force(&jail.name));
-                    lanes.all.push(lane);
+                    let queue = ActionQueue::new(
+                        number,
+                        &jail.name,
+                        action,
+                        counters,
+                        in_force(&jail.name),
+                    );
+                    queues.all.push(queue);
                 }
             }
         }
         let is_named = |name: &str| jails.iter().any(|jail| jail.name == name);
         shared.metrics.keep_only(is_named);
-        let is_idle = lanes.all.is_empty();
-        drop(lanes);
+        let is_idle = queues.all.is_empty();
+        drop(queues);
         shared.is_idle.store(is_idle, Relaxed);
         shared.work.notify_all();
         if !is_idle {
@@ -165,15 +170,15 @@ impl Actions {
         if self.shared.is_idle.load(Relaxed) {
             return;
         }
-        let mut lanes = self.shared.lanes();
+        let mut queues = self.shared.queues();
         let mut told = None;
-        for lane in lanes.of_jail(jail) {
-            let told = told.get_or_insert_with(|| Arc::new(Told::of(ban, is_restored)));
-            if !lane.ban(told) {
-                self.lost(lane);
+        for queue in queues.of_jail(jail) {
+            let told = told.get_or_insert_with(|| Arc::new(BanNotice::of(ban, is_restored)));
+            if !queue.ban(told) {
+                self.lost(queue);
             }
         }
-        drop(lanes);
+        drop(queues);
         self.shared.work.notify_one();
     }
 
@@ -185,51 +190,51 @@ impl Actions {
         if self.shared.is_idle.load(Relaxed) {
             return;
         }
-        let mut lanes = self.shared.lanes();
-        for lane in lanes.of_jail(jail) {
-            if !lane.unban(subject) {
-                self.lost(lane);
+        let mut queues = self.shared.queues();
+        for queue in queues.of_jail(jail) {
+            if !queue.unban(subject) {
+                self.lost(queue);
             }
         }
-        drop(lanes);
+        drop(queues);
         self.shared.work.notify_one();
     }
 
     /// All bans are about to be lifted, or all of one jail: actions that can undo them at
     /// once do.
     pub(crate) fn flush(&self, producer: Option<&BanSource>) {
-        let mut lanes = self.shared.lanes();
-        for lane in &mut lanes.all {
+        let mut queues = self.shared.queues();
+        for queue in &mut queues.all {
             let is_meant = match producer {
                 None => true,
-                Some(BanSource::Jail(jail)) => *jail == lane.jail,
+                Some(BanSource::Jail(jail)) => *jail == queue.jail,
                 Some(_) => false,
             };
-            if is_meant && !lane.is_leaving {
-                lane.flush();
+            if is_meant && !queue.is_leaving {
+                queue.flush();
             }
         }
-        drop(lanes);
+        drop(queues);
         self.shared.work.notify_all();
     }
 
-    fn lost(&self, lane: &Lane) {
-        lane.counters.lost.inc();
+    fn lost(&self, queue: &ActionQueue) {
+        queue.counters.lost.inc();
         let message = format!(
             "as many commands of action {} wait in jail {} as may: further ones are not run, `weir metrics` says how many",
-            lane.action.name, lane.jail
+            queue.action.name, queue.jail
         );
-        self.shared.alerts.raise(&lane.about_queue, message);
+        self.shared.alerts.raise(&queue.about_queue, message);
     }
 
     /// Stops all actions. What waits has some seconds; what is not over then is ended.
     pub fn stop(&self) {
-        let mut lanes = self.shared.lanes();
-        for lane in &mut lanes.all {
-            lane.leave();
+        let mut queues = self.shared.queues();
+        for queue in &mut queues.all {
+            queue.leave();
         }
-        lanes.stopping = true;
-        drop(lanes);
+        queues.stopping = true;
+        drop(queues);
         self.shared.work.notify_all();
         let threads =
             std::mem::take(&mut *self.threads.lock().expect("no holder of this lock panics"));
@@ -244,84 +249,84 @@ impl Actions {
         for thread in threads {
             thread.join().expect("a panic ends the daemon");
         }
-        for lane in &self.shared.lanes().all {
-            let left = lane.waiting();
+        for queue in &self.shared.queues().all {
+            let left = queue.waiting();
             if left > 0 {
-                lane.counters.lost.add(left as u64);
+                queue.counters.lost.add(left as u64);
                 tracing::error!(
                     "action {} of jail {}: {left} commands were not run before the end",
-                    lane.action.name,
-                    lane.jail
+                    queue.action.name,
+                    queue.jail
                 );
             }
         }
     }
 }
 
-impl Lanes {
-    fn of_jail<'a>(&'a mut self, jail: &'a str) -> impl Iterator<Item = &'a mut Lane> {
-        let lanes = self.all.iter_mut();
-        lanes.filter(move |lane| !lane.is_leaving && lane.jail == jail)
+impl ActionQueues {
+    fn of_jail<'a>(&'a mut self, jail: &'a str) -> impl Iterator<Item = &'a mut ActionQueue> {
+        let queues = self.all.iter_mut();
+        queues.filter(move |queue| !queue.is_leaving && queue.jail == jail)
     }
 
-    /// The next job, of a lane in which none runs.
+    /// The next job, of a queue in which none runs.
     fn take(&mut self) -> Option<(u64, Job)> {
         let length = self.all.len();
         for step in 0..length {
             let at = (self.next + step) % length;
-            let lane = &mut self.all[at];
-            if let Some(job) = lane.take() {
+            let queue = &mut self.all[at];
+            if let Some(job) = queue.take() {
                 self.next = at + 1;
-                return Some((lane.number, job));
+                return Some((queue.number, job));
             }
         }
         None
     }
 
-    fn by_number(&mut self, number: u64) -> Option<&mut Lane> {
-        self.all.iter_mut().find(|lane| lane.number == number)
+    fn by_number(&mut self, number: u64) -> Option<&mut ActionQueue> {
+        self.all.iter_mut().find(|queue| queue.number == number)
     }
 }
 
 /// The life of a thread.
 fn work(shared: &Shared) {
     loop {
-        let mut lanes = shared.lanes();
+        let mut queues = shared.queues();
         let (number, job) = loop {
             if shared.ending.load(Relaxed) {
                 return;
             }
-            if let Some(taken) = lanes.take() {
+            if let Some(taken) = queues.take() {
                 break taken;
             }
-            if lanes.stopping {
+            if queues.stopping {
                 return;
             }
-            let waited = shared.work.wait_timeout(lanes, WAIT);
-            lanes = waited.expect("no holder of this lock panics").0;
+            let waited = shared.work.wait_timeout(queues, WAIT);
+            queues = waited.expect("no holder of this lock panics").0;
         };
-        let Some(lane) = lanes.by_number(number) else {
+        let Some(queue) = queues.by_number(number) else {
             continue;
         };
         let mut turn = Turn {
             shared,
-            jail: lane.jail.clone(),
-            action: lane.action.clone(),
+            jail: queue.jail.clone(),
+            action: queue.action.clone(),
             again: VecDeque::new(),
             number,
         };
-        drop(lanes);
+        drop(queues);
         let result = turn.carry_out(&job);
-        let mut lanes = shared.lanes();
-        if let Some(lane) = lanes.by_number(number) {
-            lane.is_running = false;
-            report(shared, lane, result);
-            if lane.is_leaving && lane.waiting() == 0 {
-                lanes.all.retain(|lane| lane.number != number);
+        let mut queues = shared.queues();
+        if let Some(queue) = queues.by_number(number) {
+            queue.is_running = false;
+            report(shared, queue, result);
+            if queue.is_leaving && queue.waiting() == 0 {
+                queues.all.retain(|queue| queue.number != number);
             }
         }
-        shared.is_idle.store(lanes.all.is_empty(), Relaxed);
-        drop(lanes);
+        shared.is_idle.store(queues.all.is_empty(), Relaxed);
+        drop(queues);
         shared.work.notify_one();
     }
 }
@@ -329,39 +334,39 @@ fn work(shared: &Shared) {
 /// Which command it was, and why it failed.
 type Done = Option<(&'static str, Result<(), String>)>;
 
-fn report(shared: &Shared, lane: &mut Lane, ran: Done) {
+fn report(shared: &Shared, queue: &mut ActionQueue, ran: Done) {
     let Some((key, result)) = ran else {
         return;
     };
-    lane.counters.runs.inc();
-    if lane.waiting() == 0 && !lane.is_leaving {
-        shared.alerts.clear(&lane.about_queue);
+    queue.counters.runs.inc();
+    if queue.waiting() == 0 && !queue.is_leaving {
+        shared.alerts.clear(&queue.about_queue);
     }
     match result {
         Ok(()) => {
             // Another command that works says nothing of the one that does not.
-            if lane.failing == Some(key) {
-                lane.failing = None;
-                shared.alerts.clear(&lane.about);
+            if queue.failing == Some(key) {
+                queue.failing = None;
+                shared.alerts.clear(&queue.about);
             }
         }
         Err(why) => {
-            lane.counters.failures.inc();
+            queue.counters.failures.inc();
             let message = format!(
                 "{key} of action {} in jail {} {why}",
-                lane.action.name, lane.jail
+                queue.action.name, queue.jail
             );
-            if lane.is_leaving {
+            if queue.is_leaving {
                 tracing::error!("{}", weir_core::text::escape(&message));
                 return;
             }
-            lane.failing = Some(key);
-            shared.alerts.raise(&lane.about, message);
+            queue.failing = Some(key);
+            shared.alerts.raise(&queue.about, message);
         }
     }
 }
 
-/// One job of a lane, while the lane is this thread's.
+/// One job of a queue, while the queue is this thread's.
 struct Turn<'a> {
     shared: &'a Shared,
     jail: String,
@@ -374,8 +379,9 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn carry_out(&mut self, job: &Job) -> Done {
         let commands = self.action.commands.clone();
-        let of =
-            |told: &Told| &commands.families[usize::from(told.subject.prefix().addr().is_ipv6())];
+        let of = |told: &BanNotice| {
+            &commands.families[usize::from(told.subject.prefix().addr().is_ipv6())]
+        };
         let [v4, _] = &commands.families;
         let (key, script, told) = match job {
             Job::Start => ("actionstart", &v4.start, None),
@@ -398,7 +404,7 @@ impl Turn<'_> {
 
     /// Asks the action whether it is as it should be, has it set up anew if it is not,
     /// and tells it of all bans but this one again.
-    fn repaired(&mut self, told: &Told) -> bool {
+    fn repaired(&mut self, told: &BanNotice) -> bool {
         let commands = self.action.commands.clone();
         let family = &commands.families[usize::from(told.subject.prefix().addr().is_ipv6())];
         let Some(check) = &family.check else {
@@ -418,8 +424,8 @@ impl Turn<'_> {
         if self.run(check, None).is_err() {
             return false;
         }
-        if let Some(lane) = self.shared.lanes().by_number(self.number) {
-            self.again = lane
+        if let Some(queue) = self.shared.queues().by_number(self.number) {
+            self.again = queue
                 .told_of()
                 .filter(|other| *other != told.subject)
                 .collect();
@@ -428,7 +434,7 @@ impl Turn<'_> {
             if self.shared.ending.load(Relaxed) {
                 break;
             }
-            let told = Told::again(subject, None);
+            let told = BanNotice::again(subject, None);
             let family = &commands.families[usize::from(subject.prefix().addr().is_ipv6())];
             if let Some(script) = family.reban.as_ref().or(family.ban.as_ref()) {
                 let _ = self.run(script, Some(&told));
@@ -437,7 +443,7 @@ impl Turn<'_> {
         true
     }
 
-    fn run(&self, script: &Script, told: Option<&Told>) -> Result<(), String> {
+    fn run(&self, script: &Script, told: Option<&BanNotice>) -> Result<(), String> {
         let environment =
             values::environment(script, told, &self.jail, self.action.max_matches, || {
                 let ledger = self.shared.ledger.get();
@@ -476,7 +482,7 @@ pub(crate) fn ask(
     timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> Ran {
-    let told = Told::again(subject, None);
+    let told = BanNotice::again(subject, None);
     let environment = values::environment(script, Some(&told), jail, 0, || None);
     match run_script(script, &environment, timeout, is_over) {
         Ok((Some(0), _)) => Ran::Yes,
