@@ -250,16 +250,26 @@ pub fn raise_file_limit() {
     }
 }
 
+/// For which parts of the configuration capabilities are kept beside those that every
+/// daemon has (`capabilities(7)`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Needs {
+    /// Virtual addresses of its own, and iptables for `backend = "ipset"`: CAP_NET_RAW.
+    pub raw_sockets: bool,
+    /// Commands as another user: CAP_SETUID, CAP_SETGID, CAP_KILL.
+    pub watches: bool,
+    /// A proxy at a port below 1024: CAP_NET_BIND_SERVICE.
+    pub low_ports: bool,
+    /// Fail2ban's actions, run as root: what they start may gain [`FOR_ACTIONS`] again.
+    pub actions: bool,
+    /// `[app]`: CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE, CAP_LEASE.
+    pub programs: bool,
+}
+
 /// Gives up all other capabilities for good, and gaining any by exec, but for the commands
-/// of `actions`. Must run
-/// before the first thread is started: the kernel keeps them per thread.
-pub fn drop_privileges(
-    raw_sockets: bool,
-    watches: bool,
-    low_ports: bool,
-    actions: bool,
-    programs: bool,
-) -> Result<(), caps::errors::CapsError> {
+/// of actions. Must run before the first thread is started: the kernel keeps them per
+/// thread.
+pub fn drop_privileges(needs: Needs) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
     let all = rustix::process::Rlimit {
@@ -268,14 +278,14 @@ pub fn drop_privileges(
     };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, all);
     let mut keep: CapsHashSet = KEPT.into_iter().collect();
-    keep.extend(raw_sockets.then_some(FOR_RAW_SOCKETS));
-    keep.extend(FOR_WATCHES.into_iter().filter(|_| watches));
-    keep.extend(low_ports.then_some(FOR_PROXY));
-    keep.extend(FOR_PROGRAMS.into_iter().filter(|_| programs));
+    keep.extend(needs.raw_sockets.then_some(FOR_RAW_SOCKETS));
+    keep.extend(FOR_WATCHES.into_iter().filter(|_| needs.watches));
+    keep.extend(needs.low_ports.then_some(FOR_PROXY));
+    keep.extend(FOR_PROGRAMS.into_iter().filter(|_| needs.programs));
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {
-            let for_actions = actions && FOR_ACTIONS.contains(&capability);
+            let for_actions = needs.actions && FOR_ACTIONS.contains(&capability);
             if !keep.contains(&capability) && !for_actions {
                 // A kernel older than the capability does not know it.
                 let _ = caps::drop(None, CapSet::Bounding, capability);
@@ -289,7 +299,9 @@ pub fn drop_privileges(
     caps::set(None, CapSet::Effective, &kept)?;
     caps::set(None, CapSet::Inheritable, &CapsHashSet::new())?;
     caps::set(None, CapSet::Permitted, &kept)?;
-    if !actions && let Err(error) = rustix::thread::set_no_new_privs(true) {
+    if !needs.actions
+        && let Err(error) = rustix::thread::set_no_new_privs(true)
+    {
         tracing::warn!("cannot set no_new_privs: {error}");
     }
     Ok(())

@@ -26,7 +26,7 @@ use weir_events::{Event, Kind};
 use crate::{
     api::{self, Reload, fail2ban},
     config::Config,
-    instance,
+    instance::{self, Needs},
     log_worker::Workers,
     threads::{abort_on_panic, spawn as spawn_thread},
 };
@@ -74,14 +74,13 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         || !config.vips().is_empty()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
-    let low_ports = config.has_privileged_proxy_port();
-    instance::drop_privileges(
+    instance::drop_privileges(Needs {
         raw_sockets,
-        config.runs_commands(),
-        low_ports,
-        config.runs_actions(),
-        config.app.is_some(),
-    )?;
+        watches: config.runs_commands(),
+        low_ports: config.has_privileged_proxy_port(),
+        actions: config.runs_actions(),
+        programs: config.app.is_some(),
+    })?;
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {
