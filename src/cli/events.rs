@@ -6,8 +6,9 @@ use super::{Common, ExitAnswer};
 
 /// Stream events as JSON lines
 ///
-/// Findings, bans, unbans, drops (rate-limited), changes of the allow list and
-/// errors, as they happen, until interrupted.
+/// Findings, bans and their ends, drops (rate-limited), changes of the allow list,
+/// of pools and of virtual routers, programs, alerts, and start and stop of the
+/// daemon, as they happen, until interrupted.
 #[derive(clap::Args)]
 pub struct Args {
     /// Follow the events (the default; for scripts that say so)

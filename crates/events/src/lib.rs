@@ -75,6 +75,11 @@ impl Kind {
         ("app", Self::App),
     ];
 
+    /// Can a sink be told of it by the configuration? Not of what a sink makes by itself.
+    pub fn can_be_chosen(self) -> bool {
+        !matches!(self, Self::Summary | Self::Test)
+    }
+
     /// The kind's word in JSON and in the log.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0

@@ -231,33 +231,27 @@ pub fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<SinkC
 }
 
 fn events(section: &mut Section<'_, '_>, name: &str, format: Format) -> u32 {
-    let (possible, default): (&[Kind], &[Kind]) = match format {
+    let (possible, default) = match format {
         Format::Weir => (
-            &[
-                Kind::Found,
-                Kind::Ban,
-                Kind::Unban,
-                Kind::Drop,
-                Kind::Allow,
-                Kind::Error,
-                Kind::Start,
-                Kind::Stop,
-                Kind::Pool,
-                Kind::App,
-            ],
-            &[Kind::Ban, Kind::Unban, Kind::Error, Kind::Start, Kind::Stop],
+            Kind::ALL
+                .into_iter()
+                .map(|(_, kind)| kind)
+                .filter(|kind| kind.can_be_chosen())
+                .collect(),
+            vec![Kind::Ban, Kind::Unban, Kind::Error, Kind::Start, Kind::Stop],
         ),
         // It has no record for anything else.
         Format::IptGeofence => {
-            const RECORDS: &[Kind] = &[Kind::Ban, Kind::Unban, Kind::Drop, Kind::Start, Kind::Stop];
-            (RECORDS, RECORDS)
+            let records = vec![Kind::Ban, Kind::Unban, Kind::Drop, Kind::Start, Kind::Stop];
+            (records.clone(), records)
         }
     };
+    let possible: Vec<Kind> = possible;
     let set = |kinds: &[Kind]| kinds.iter().fold(0, |all, kind| all | kind.bit());
     let words: Vec<_> = possible.iter().map(|k| format!("{:?}", k.name())).collect();
     let allowed = format!("a list of {}", words.join(", "));
     let Some(list) = section.list("events", &allowed) else {
-        return set(default);
+        return set(&default);
     };
     if list.value.is_empty() {
         section.error(

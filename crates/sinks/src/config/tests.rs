@@ -248,3 +248,21 @@ fn secrets_are_not_shown() {
         "{errors}"
     );
 }
+
+#[test]
+fn every_kind_of_event_can_be_chosen_but_those_that_sinks_make() {
+    for (word, kind) in Kind::ALL {
+        let text =
+            format!("[sink.a]\nkind = \"file\"\npath = \"/x/y.json\"\nevents = [{word:?}]\n");
+        match check(&text) {
+            Ok(checked) => {
+                assert!(kind.can_be_chosen(), "{word}");
+                assert_eq!(checked.sinks[0].events, kind.bit());
+            }
+            Err(error) => {
+                assert!(!kind.can_be_chosen(), "{word}: {error}");
+                assert!(error.contains("allowed: a list of"), "{error}");
+            }
+        }
+    }
+}
