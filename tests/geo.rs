@@ -134,6 +134,25 @@ fn geo_answers_from_the_built_in_database() {
             .starts_with("20")
     );
 
+    // Registries give these the country of their own office.
+    let special = [
+        "192.168.1.1",
+        "172.16.0.1",
+        "198.51.100.7",
+        "203.0.113.7",
+        "2001:db8::1",
+        "fd00::1",
+    ];
+    for addr in special {
+        let said = dir.weir(&["geo", addr]);
+        assert_eq!(said.status.code(), Some(1), "{}", out(&said));
+        assert!(
+            out(&said).contains(&format!("{addr}: unknown")),
+            "{}",
+            out(&said)
+        );
+    }
+
     // The answer is no; and what is no address is an error.
     let none = dir.weir(&["geo", "8.8.8.8", "10.0.0.1"]);
     assert_eq!(none.status.code(), Some(1));

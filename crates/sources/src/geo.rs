@@ -10,6 +10,7 @@
 //! that reads a file whose keys it does not know passes everybody.
 
 mod record;
+mod special_purpose;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -73,6 +74,8 @@ pub enum GeoError {
 /// A database in memory.
 pub struct Database {
     reader: Reader<Vec<u8>>,
+    /// What it is not asked about: these addresses are unknown to it.
+    unknown: Vec<Prefix>,
 }
 
 /// What a database says about one address.
@@ -85,7 +88,8 @@ pub struct GeoLookup {
 }
 
 impl Database {
-    /// The one that is built in.
+    /// The one that is built in. Private, documentation and other addresses that are
+    /// nowhere (RFC 6890) are unknown to it, whatever its makers found registered.
     ///
     /// # Errors
     /// None is expected: a test reads it.
@@ -94,7 +98,9 @@ impl Database {
         lzma_rust2::XzReader::new(BUILT_IN, false)
             .take(MAX_FILE)
             .read_to_end(&mut bytes)?;
-        Self::from_bytes(bytes)
+        let mut built_in = Self::from_bytes(bytes)?;
+        built_in.unknown = special_purpose::prefixes();
+        Ok(built_in)
     }
 
     /// Reads a file.
@@ -125,6 +131,7 @@ impl Database {
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GeoError> {
         Ok(Self {
             reader: Reader::from_source(bytes)?,
+            unknown: Vec::new(),
         })
     }
 
@@ -145,7 +152,8 @@ impl Database {
     /// It is broken there.
     pub fn locate(&self, addr: IpAddr) -> Result<Option<GeoLookup>, GeoError> {
         let addr = addr.to_canonical();
-        if addr.is_ipv6() && self.reader.metadata().ip_version == 4 {
+        let is_unknown = self.unknown.iter().any(|prefix| prefix.contains(addr));
+        if is_unknown || addr.is_ipv6() && self.reader.metadata().ip_version == 4 {
             return Ok(None);
         }
         let found = self.reader.lookup(addr)?;
@@ -242,12 +250,17 @@ impl Database {
             let Some(network) = Prefix::new(network.ip(), network.prefix()) else {
                 continue;
             };
-            builder.add(network, number);
+            special_purpose::without(network, &self.unknown, &mut |part| {
+                builder.add(part, number);
+            });
             // One record for all of ::/96 and more is about IPv4 as well.
             if network.addr() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) && network.bits() < 96
             {
                 let all = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-                builder.add(all.expect("0.0.0.0/0 is a prefix"), number);
+                let all = all.expect("0.0.0.0/0 is a prefix");
+                special_purpose::without(all, &self.unknown, &mut |part| {
+                    builder.add(part, number);
+                });
             }
         }
         Ok(builder.finish())

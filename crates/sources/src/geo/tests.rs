@@ -399,6 +399,29 @@ fn a_tree_that_refers_to_itself_ends() {
 }
 
 #[test]
+fn the_built_in_database_places_nobody_in_a_private_network() {
+    let table = Database::built_in().unwrap().countries().unwrap();
+    let place = |addr: &str| table.place(addr.parse().unwrap());
+    for addr in [
+        "192.168.1.1",
+        "10.0.0.1",
+        "172.31.255.255",
+        "203.0.113.7",
+        "2001:db8::1",
+    ] {
+        assert_eq!(place(addr), Place::default(), "{addr}");
+    }
+    for addr in [
+        "8.8.8.8",
+        "192.167.255.255",
+        "192.169.0.0",
+        "2001:4860:4860::8888",
+    ] {
+        assert!(place(addr).country.is_some(), "{addr}");
+    }
+}
+
+#[test]
 fn the_built_in_database_broken_anywhere_is_no_panic() {
     let mut whole = Vec::new();
     lzma_rust2::XzReader::new(BUILT_IN, false)
