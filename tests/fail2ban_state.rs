@@ -176,7 +176,7 @@ fn bans_move_from_fail2ban_and_back() {
     // Unless somebody wants it.
     let (code, said) = host.ask(&["import", "fail2ban", "--bans"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.starts_with("1 bans are in force now"), "{said}");
+    assert!(said.starts_with("taken over: 1; "), "{said}");
     assert!(host.is_banned("2001:db8::7"));
 
     // And back, over what is there and into a new file.
@@ -205,6 +205,27 @@ fn bans_move_from_fail2ban_and_back() {
             );
         }
     }
+}
+
+#[test]
+fn what_is_lifted_after_an_import_stays_lifted_at_the_next_start() {
+    if !is_there() {
+        return;
+    }
+    let mut host = host();
+    // Before Fail2ban has a database: nothing to take over yet.
+    host.start();
+    {
+        let server = Fail2ban::start(&host);
+        server.client(&["set", "shop", "banip", "203.0.113.7"]);
+        host.until("Fail2ban's ban", |_| server.banned("shop").len() == 1);
+    }
+    host.done(&["import", "fail2ban", "--bans"]);
+    assert!(host.is_banned("203.0.113.7"));
+    host.done(&["unban", "203.0.113.7"]);
+    assert_eq!(host.end("TERM"), Some(0));
+    host.start();
+    assert!(!host.is_banned("203.0.113.7"));
 }
 
 #[test]

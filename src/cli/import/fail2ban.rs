@@ -37,14 +37,14 @@ pub fn take_over_bans(common: &Common, path: Option<&Path>) -> anyhow::Result<Ex
     let answer = common.client().post("/v1/fail2ban/bans", &body)?.ok()?;
     let number = |key: &str| answer[key].as_u64().unwrap_or(0);
     show::line(format!(
-        "{} bans are in force now, {} were before, {} are over and count as past ones",
+        "taken over: {}; already in force here: {}; expired, and counted as past bans: {}",
         number("bans"),
         number("known"),
         number("over")
     ))?;
     if number("unreadable") > 0 {
         show::line(format!(
-            "{} rows name nobody who can be banned",
+            "unreadable rows, left out: {}",
             number("unreadable")
         ))?;
     }

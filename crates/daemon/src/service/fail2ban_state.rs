@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -86,18 +86,27 @@ impl Fail2banState {
                 self.go_on_in_logs(&state);
                 let taken = self.take(state);
                 tracing::info!("from {}: {}", path.display(), in_words(&taken));
-                let marked = self.store.flush().map_err(|error| error.to_string());
-                let marked = marked.and_then(|()| {
-                    fs::write(&mark, format!("{}\n", path.display())).map_err(|e| e.to_string())
-                });
-                if let Err(error) = marked {
-                    let message = format!(
-                        "the bans of Fail2ban are taken over, and that cannot be noted in {}: {error}; the next start does it again",
-                        mark.display()
-                    );
-                    self.alerts.raise(ABOUT, message);
-                }
+                self.note_that_taken_over(&mark, path);
             }
+        }
+    }
+
+    /// Writes the mark that keeps later starts from doing it again: by then Fail2ban's
+    /// database is of the past, and a ban in it may have been lifted here.
+    fn note_that_taken_over(&self, mark: &Path, database: &Path) {
+        let noted = self.store.flush().map_err(|error| error.to_string());
+        let noted = noted.and_then(|()| {
+            fs::write(mark, format!("{}\n", database.display())).map_err(|e| e.to_string())
+        });
+        match noted {
+            Ok(()) => self.alerts.clear(ABOUT),
+            Err(error) => self.alerts.raise(
+                ABOUT,
+                format!(
+                    "the bans of Fail2ban are taken over, and that cannot be noted in {}: {error}; the next start does it again",
+                    mark.display()
+                ),
+            ),
         }
     }
 
@@ -127,15 +136,18 @@ impl Fail2banState {
     /// configuration says.
     pub fn take_over(&self, path: Option<PathBuf>) -> Result<TakenOver, Refusal> {
         let config = self.config.get();
-        let configured = || config.fail2ban.as_ref()?.database.clone();
-        let path = path.or_else(configured).ok_or_else(|| {
+        let configured = config.fail2ban.as_ref().and_then(|f| f.database.clone());
+        let path = path.or_else(|| configured.clone()).ok_or_else(|| {
             Refusal::Malformed("name the database: [fail2ban] names none".to_owned())
         })?;
         let state = fail2ban_state::read(&path)
             .map_err(|error| Refusal::Malformed(format!("{}: {error}", path.display())))?;
         let taken = self.take(state);
-        let _ = self.store.flush();
-        self.alerts.clear(ABOUT);
+        if configured.as_ref() == Some(&path) {
+            self.note_that_taken_over(&config.state_dir.join(MARK), &path);
+        } else {
+            let _ = self.store.flush();
+        }
         Ok(taken)
     }
 
