@@ -435,7 +435,7 @@ fn a_prefix_of_any_length_is_banned_shown_and_lifted() {
         assert!(
             host.weir(&["status"])
                 .out
-                .contains("1 of 8192 wide prefixes")
+                .contains("1 of 8192 bans of other prefixes")
         );
         let inner = host.weir(&["unban", inside]);
         assert_eq!(inner.code, 1, "{}", inner.out);
@@ -982,7 +982,7 @@ fn filters_are_shown_and_their_mistakes_named() {
     assert!(
         bad.code == 2
             && bad.err.contains(told)
-            && bad.err.ends_with("; did you mean identifiers?\n"),
+            && bad.err.contains(" (did you mean identifiers?); allowed: "),
         "{}",
         bad.err
     );

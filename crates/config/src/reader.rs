@@ -17,7 +17,7 @@ use toml::{
 };
 use weir_core::policy::{format_duration, parse_duration};
 
-use crate::suggestion::suggestion;
+use crate::suggestion::{did_you_mean, suggestion};
 
 /// One mistake in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -376,7 +376,11 @@ impl<'d, 'i> Section<'d, 'i> {
             None => {
                 self.error(
                     line,
-                    format!("{key}{} is {value:?}; allowed: {allowed}", self.of()),
+                    format!(
+                        "{key}{} is {value:?}{}; allowed: {allowed}",
+                        self.of(),
+                        did_you_mean(&value, choices.iter().map(|(name, _)| *name))
+                    ),
                 );
                 None
             }
@@ -637,16 +641,16 @@ impl<'d, 'i> Section<'d, 'i> {
             self.error(
                 self.document.line(key.span()),
                 format!(
-                    "unknown key {:?}{}; allowed: {}{}",
+                    "unknown key {:?}{}{}; allowed: {}",
                     key.get_ref(),
                     self.of(),
-                    self.known.join(", "),
                     suggestion(
                         key.get_ref(),
                         &self.name,
                         &self.known,
                         &self.document.files[0].file
-                    )
+                    ),
+                    self.known.join(", "),
                 ),
             );
         }

@@ -270,7 +270,7 @@ fn a_key_that_nobody_asks_for_is_named() {
     assert_eq!(
         said,
         format!(
-            "{MAIN}:2: unknown key \"konwn\"; allowed: known, t; did you mean known?\n\
+            "{MAIN}:2: unknown key \"konwn\" (did you mean known?); allowed: known, t\n\
              {MAIN}:4: unknown key \"x\" in [t]; allowed: "
         )
     );

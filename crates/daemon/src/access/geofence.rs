@@ -416,6 +416,18 @@ fn place(text: &str) -> Result<Selector, String> {
         Ok(selector) => return Ok(selector),
         Err(error) => error.to_string(),
     };
+    // A code without its word: nothing is nearer.
+    if space.is_empty()
+        && let Ok(letters) = <[u8; 2]>::try_from(code.to_ascii_uppercase().as_bytes())
+        && let Some(country) = Country::from_letters(letters)
+        && let Some(name) = country.name()
+    {
+        let continent = continent_of(code).map(|continent| format!(" or {continent}"));
+        let continent = continent.unwrap_or_default();
+        return Err(format!(
+            "{problem}; did you mean country:{country} ({name}){continent}?"
+        ));
+    }
     let mut meant = Vec::new();
     if matches!(space, "country" | "") {
         meant.extend(continent_of(code));

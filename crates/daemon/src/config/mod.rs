@@ -121,6 +121,11 @@ impl Config {
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)
     }
 
+    /// Enabled jails of Fail2ban's that cannot run; each is an alert.
+    pub fn jails_that_cannot_run(&self) -> usize {
+        self.fail2ban.as_ref().map_or(0, |found| found.broken.len())
+    }
+
     /// Does the proxy of a pool receive at a port that takes a capability?
     pub fn has_privileged_proxy_port(&self) -> bool {
         let mut pools = self.balance.iter().flat_map(|balance| &balance.pools);

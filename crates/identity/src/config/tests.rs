@@ -244,7 +244,7 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "[app]\nrule = 1",
-            "unknown key \"rule\" in [app]; allowed: default, unknown, cgroup, rules; did you mean rules?",
+            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, cgroup, rules",
         ),
         (
             "[app.rules.'a b']\nverdict = 'drop'",

@@ -132,7 +132,10 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         ),
         (
             "deny = [\"RU\"]",
-            &["\"RU\" is not a place; allowed: country:NL, continent:EU, asn:64496"],
+            &[
+                "\"RU\" is not a place; allowed: country:NL, continent:EU, asn:64496",
+                "; did you mean country:RU (Russia)?",
+            ],
         ),
         ("deny = [\"asn:x\"]", &["\"asn:x\" is not a place"]),
         ("deny = [\"asn:4294967296\"]", &["is not a place"]),

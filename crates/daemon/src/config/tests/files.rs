@@ -109,12 +109,12 @@ fn a_mistake_is_named_with_its_own_file_and_line() {
         (
             "jail.d/own.toml",
             "filter = \"sshd\"\nobserve = true\n",
-            "own.toml:2: unknown key \"observe\" in [jail.own]; allowed: enabled",
+            "own.toml:2: unknown key \"observe\" in [jail.own] (it is a top-level key",
         ),
         (
             "jail.d/own.toml",
             "filter = \"sshd\"\nobserve = true\n",
-            "; it is a top-level key: write it above the first [table] of {dir}/weir.toml",
+            ": write it above the first [table] of {dir}/weir.toml); allowed: enabled",
         ),
     ] {
         let dir = directory(&[("weir.toml", MAIN_TEXT), (file, text)]);
