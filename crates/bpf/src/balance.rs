@@ -7,7 +7,7 @@ mod service_table;
 
 pub use acl::MAX_NETWORKS;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::HashMap, mem::offset_of, net::IpAddr, sync::Arc};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{Protocol, balance::acl::Exceptions};
@@ -133,6 +133,12 @@ pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     hash.max(1)
+}
+
+/// Whose real this value of the map is.
+fn id_of(real: &[u8]) -> Option<u64> {
+    let bytes = real.get(offset_of!(balance_real, id)..)?.first_chunk()?;
+    Some(u64::from_ne_bytes(*bytes))
 }
 
 /// The kernel's side of it.
@@ -276,6 +282,25 @@ impl Balancer {
             .context(|| "tell the kernel which real is for which flow".into())
     }
 
+    /// The numbers of the reals that an earlier daemon has written, by [`real_id`]: flows
+    /// know their real by both.
+    ///
+    /// # Errors
+    /// The kernel does not hand the map out.
+    pub fn real_numbers(&self) -> Result<HashMap<u64, u32>> {
+        let mut numbers = HashMap::new();
+        for number in 0..MAX_REALS as u32 {
+            let what = || "read which reals the kernel has".into();
+            let found = self.maps[3]
+                .lookup(&number.to_ne_bytes(), MapFlags::ANY)
+                .context(what)?;
+            if let Some(id) = found.as_deref().and_then(id_of).filter(|id| *id != 0) {
+                numbers.insert(id, number);
+            }
+        }
+        Ok(numbers)
+    }
+
     /// Makes this the real of a number; `None`: it takes nothing, and flows that were its
     /// go where the ring says.
     pub fn write_real(&self, number: u32, real: Option<Real>) -> Result<()> {
@@ -318,13 +343,23 @@ impl Balancer {
         if is_same && before.as_ref() == Some(&next) {
             return Ok(());
         }
-        // The kernel copies byte by byte: nobody is to read one half of each.
-        map.update(
-            &number.to_ne_bytes(),
-            &bytes_of(&value(nobody)),
-            MapFlags::ANY,
-        )
-        .context(what)?;
+        // The kernel copies word by word, so a packet may find one half of each: of
+        // another real, or of a tunnel, it must not. One real's new link-layer address is
+        // told without a moment in which its flows would find nobody and go elsewhere; a
+        // packet with half of it is lost at worst, and sent again.
+        let vlan = offset_of!(balance_real, vlan);
+        let stays = tunnel.is_none()
+            && before.as_deref().is_some_and(|before| {
+                id_of(before) == id_of(&next) && before.get(vlan..) == next.get(vlan..)
+            });
+        if !stays {
+            map.update(
+                &number.to_ne_bytes(),
+                &bytes_of(&value(nobody)),
+                MapFlags::ANY,
+            )
+            .context(what)?;
+        }
         if let Some(tunnel) = tunnel {
             let written = tunnels.update(&number.to_ne_bytes(), &tunnel, MapFlags::ANY);
             written.context(what)?;

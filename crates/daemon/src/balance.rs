@@ -155,7 +155,11 @@ struct RealState {
     since: Timestamp,
     /// When it came back, if it was gone.
     back: Option<Instant>,
+    /// What the last check said, if it failed.
     why: String,
+    /// What the check said by which it was found down: an alert that told each failure's
+    /// own words would be told again with each.
+    down_because: String,
     next: Instant,
     check: Option<Check>,
     /// Of itself, or of the router before it.
@@ -327,6 +331,11 @@ impl Balancer {
             let mut reals = pools.flat_map(PoolConfig::own_reals);
             reals.any(|known| known.address == real)
         });
+        if state.real_numbers.0.is_empty()
+            && let Some(forwarder) = self.backend.balancer()
+        {
+            state.take_over(config, &forwarder.real_numbers()?);
+        }
         let fresh = state.configure(config);
         let gone = names
             .iter()
@@ -467,7 +476,7 @@ impl Balancer {
             let mut why = match real.state() {
                 _ if real.setting.mode == Mode::Disabled => "disabled".to_owned(),
                 "unresolved" => real.no_way.clone(),
-                "down" => real.why.clone(),
+                "down" => real.down_because.clone(),
                 "unknown" => "not checked yet".to_owned(),
                 _ if real.setting.mode == Mode::Draining => "draining".to_owned(),
                 _ => "weight 0".to_owned(),

@@ -2,7 +2,12 @@
 //! backend can, bans above all; beside it is what only some can, each a trait that
 //! a backend offers or not.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::Serialize;
 use weir_bpf::{
@@ -368,6 +373,13 @@ pub trait Forwarder {
     /// # Errors
     /// The kernel, or the hook in force, cannot forward.
     fn set_balance(&self, balance: &Balance) -> Result<(), Error>;
+
+    /// The numbers that reals have in the kernel, by [`weir_bpf::balance::real_id`]: those
+    /// that an earlier daemon gave them, too.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error>;
 
     /// What was sent to the real of this number.
     fn real_count(&self, number: u32) -> Result<RealCount, Error>;

@@ -436,6 +436,13 @@ impl Forwarder for BackendSwap {
         Ok(())
     }
 
+    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error> {
+        match self.backend().balancer() {
+            Some(forwarder) => forwarder.real_numbers(),
+            None => Ok(HashMap::new()),
+        }
+    }
+
     fn real_count(&self, number: u32) -> Result<RealCount, Error> {
         match self.backend().balancer() {
             Some(forwarder) => forwarder.real_count(number),

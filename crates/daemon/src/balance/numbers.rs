@@ -12,6 +12,21 @@ impl<T, const PLACES: usize> Default for Numbers<T, PLACES> {
 }
 
 impl<T: Ord + Clone, const PLACES: usize> Numbers<T, PLACES> {
+    /// At a start: each keeps the number that it had under an earlier daemon, if `known`
+    /// names one that is its own.
+    pub(super) fn take_over(&mut self, wanted: &[T], known: impl Fn(&T) -> Option<u32>) {
+        let mut used: BTreeSet<u32> = self.0.values().copied().collect();
+        for one in wanted {
+            if self.0.contains_key(one) {
+                continue;
+            }
+            let number = known(one).filter(|number| (*number as usize) < PLACES);
+            if let Some(number) = number.filter(|number| used.insert(*number)) {
+                self.0.insert(one.clone(), number);
+            }
+        }
+    }
+
     /// Gives these one each, at most as many as there are places. What has one keeps it,
     /// and one that is given up now is given out last: who still finds it meanwhile does
     /// not find another there. Returns the numbers that are given out anew.
@@ -47,6 +62,22 @@ mod tests {
         assert_eq!(numbers.keep(&["c", "d"]), [3]);
         assert_eq!(numbers.0, [("c", 2), ("d", 3)].into());
         assert_eq!(numbers.keep(&["c", "d", "e"]), [0]);
+    }
+
+    #[test]
+    fn at_a_start_each_has_the_number_that_it_had_before() {
+        let mut numbers = Numbers::<_, 5>::default();
+        let before = |name: &&str| match *name {
+            "b" => Some(0),
+            "a" => Some(3),
+            // Damaged: taken, and none of this table.
+            "d" => Some(3),
+            "e" => Some(5),
+            _ => None,
+        };
+        numbers.take_over(&["a", "b", "c", "d", "e"], before);
+        assert_eq!(numbers.0, [("a", 3), ("b", 0)].into());
+        assert_eq!(numbers.keep(&["a", "b", "c", "d", "e"]), [1, 2, 4]);
     }
 
     /// Beyond its places the kernel has none: what is written there is refused.

@@ -2,7 +2,7 @@
 //! kernel is told of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
@@ -70,6 +70,7 @@ impl RealState {
         if !self.health.note(lives, pool.check.rise, pool.check.fall) {
             return None;
         }
+        self.down_because = self.why.clone();
         self.back = (was_down && lives).then(Instant::now);
         self.since = Timestamp::now();
         let (pool, address) = (&pool.name, self.config.address);
@@ -112,19 +113,30 @@ impl RealState {
     }
 }
 
+/// All reals of a configuration, by pool and address.
+fn reals_of(config: &BalanceConfig) -> Vec<(String, IpAddr)> {
+    let pools = config.pools.iter();
+    pools
+        .flat_map(|pool| pool.own_reals().map(|r| (pool.name.clone(), r.address)))
+        .collect()
+}
+
 impl State {
+    /// At a start: reals have the numbers by which the flows in the kernel know them, so
+    /// that these stay where they are. `numbers`: by the reals' ids.
+    pub(super) fn take_over(&mut self, config: &BalanceConfig, numbers: &HashMap<u64, u32>) {
+        let known =
+            |(pool, address): &(String, IpAddr)| numbers.get(&real_id(pool, *address)).copied();
+        self.real_numbers.take_over(&reals_of(config), known);
+    }
+
     /// Takes a configuration on; what is known of reals that stay is kept.
     pub(super) fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
         self.interface = config.interface.clone().unwrap_or_default();
         self.threads = config.threads;
         let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
         self.pool_numbers.keep(&names);
-        let reals: Vec<_> = config
-            .pools
-            .iter()
-            .flat_map(|pool| pool.own_reals().map(|r| (pool.name.clone(), r.address)))
-            .collect();
-        let fresh = self.real_numbers.keep(&reals);
+        let fresh = self.real_numbers.keep(&reals_of(config));
         let served: BTreeMap<String, Servers> = self
             .pools
             .iter()
@@ -166,6 +178,7 @@ impl State {
                         since: Timestamp::now(),
                         back: None,
                         why: String::new(),
+                        down_because: String::new(),
                         next: Instant::now(),
                         check: None,
                         mac: None,
@@ -376,9 +389,26 @@ mod tests {
     use crate::balance::config;
 
     #[test]
-    fn checks_are_bounded_and_nobody_is_forgotten() {
-        // It answers nobody.
-        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    fn a_dead_real_is_down_for_the_reason_by_which_it_was_found_down() {
+        let pool = pool_of(1, 9);
+        let mut state = State::default();
+        state.configure(&config_of(pool.clone()));
+        let real = &mut state.pools[0].reals[0];
+        for (number, why) in ["no answer in time", "No route to host"]
+            .into_iter()
+            .enumerate()
+        {
+            let told = real.note(&pool, Err(why.to_owned()));
+            assert_eq!(told.is_some(), number == 0, "{why}");
+            assert_eq!(real.why, why);
+            assert_eq!(real.down_because, "no answer in time");
+        }
+        assert!(real.note(&pool, Ok(())).is_some());
+        assert!(real.why.is_empty());
+    }
+
+    /// A pool with so many reals, checked by HTTP at a port.
+    fn pool_of(reals: usize, port: u16) -> PoolConfig {
         let real = |n: usize| config::RealConfig {
             address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
             weight: 1,
@@ -388,11 +418,11 @@ mod tests {
             host: None,
             status: vec![200..=399],
         };
-        let pool = PoolConfig {
+        PoolConfig {
             name: "web".to_owned(),
             vips: vec![],
             ports: vec![],
-            reals: (0..MAX_CHECKS + 40).map(real).collect(),
+            reals: (0..reals).map(real).collect(),
             emergency: None,
             acl: None,
             method: Method::Maglev,
@@ -400,20 +430,31 @@ mod tests {
             forward: Forward::L2,
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),
-                port: listener.local_addr().unwrap().port(),
+                port,
                 interval: Duration::from_secs(1),
                 timeout: Duration::from_secs(600),
                 rise: 1,
                 fall: 1,
             },
-        };
-        let mut state = State::default();
-        state.configure(&BalanceConfig {
+        }
+    }
+
+    fn config_of(pool: PoolConfig) -> BalanceConfig {
+        BalanceConfig {
             interface: Some("eth0".to_owned()),
             announce: false,
             threads: None,
             pools: vec![pool],
-        });
+        }
+    }
+
+    #[test]
+    fn checks_are_bounded_and_nobody_is_forgotten() {
+        // It answers nobody.
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut state = State::default();
+        state.configure(&config_of(pool_of(MAX_CHECKS + 40, port)));
         let are_under_way = |state: &State| -> Vec<bool> {
             state.reals().map(|real| real.check.is_some()).collect()
         };

@@ -1,6 +1,8 @@
 //! Load balancing: told to the kernel, with what forwards from the first pool on until the
 //! last goes.
 
+use std::collections::HashMap;
+
 use weir_bpf::{
     AnswerProgram,
     balance::{RealCount, ServiceCount},
@@ -64,6 +66,10 @@ impl Forwarder for Kernel {
             current.fall_silent(AnswerProgram::Balance)?;
         }
         Ok(())
+    }
+
+    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error> {
+        Ok(self.tables().current.balancer.real_numbers()?)
     }
 
     fn real_count(&self, number: u32) -> Result<RealCount, Error> {
