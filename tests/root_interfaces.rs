@@ -121,14 +121,17 @@ fn root_why_agrees_with_status() {
                 1,
                 "banned-all",
                 [false, true],
-                ["would be dropped", "nothing is: attached to no interface"],
+                [
+                    "would be dropped",
+                    "but it passes: attached to no interface",
+                ],
             ),
             (
                 format!("observe = true\n{}", config(backend)),
                 0,
                 "observed",
                 [false, true],
-                ["would be dropped", "nothing is: observe = true counts"],
+                ["would be dropped", "but it passes: observe = true counts"],
             ),
             (
                 config(backend),

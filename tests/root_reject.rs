@@ -133,7 +133,7 @@ fn root_reject_refuses_at_once() {
                 (&"rejected".into(), &true.into())
             );
             let text = place.weir.ask(&["why", who]).done().out;
-            assert!(text.contains("is rejected: answered at once"), "{text}");
+            assert!(text.contains("is rejected on all ports"), "{text}");
             let bans = place.weir.ask(&["bans"]).done().out;
             assert!(bans.contains("all ports (reject)"), "{bans}");
         }

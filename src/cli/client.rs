@@ -203,7 +203,9 @@ fn unreachable(
     }
     match kind {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => error.context(Unreachable(
-            format!("cannot reach the daemon at {socket}: it is not running"),
+            format!(
+                "cannot reach the daemon at {socket}: weir is not running (systemctl start weir; journalctl -u weir says why it ended)"
+            ),
         )),
         io::ErrorKind::PermissionDenied => error.context(format!(
             "cannot reach the daemon at {socket}: be root, or in the socket's group"
@@ -288,8 +290,12 @@ mod tests {
     #[test]
     fn who_cannot_reach_the_daemon_is_told_what_to_do() {
         for (kind, words, is_dead) in [
-            (io::ErrorKind::NotFound, "it is not running", true),
-            (io::ErrorKind::ConnectionRefused, "it is not running", true),
+            (io::ErrorKind::NotFound, "weir is not running", true),
+            (
+                io::ErrorKind::ConnectionRefused,
+                "weir is not running",
+                true,
+            ),
             (
                 io::ErrorKind::PermissionDenied,
                 "be root, or in the socket's group",

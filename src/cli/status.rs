@@ -170,7 +170,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         None => String::new(),
     };
     wrapped(format!(
-        "backend {}: {} of {} bans, {} of {} wide prefixes, {} evicted{memory}; {}",
+        "backend {}: {} of {} bans, {} of {} bans of other prefixes, {} evicted{memory}; {}",
         text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
@@ -199,7 +199,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     if let Some(ports) = decoy["ports"].as_array() {
         let ports: Vec<_> = ports.iter().map(text).collect();
         wrapped(format!(
-            "decoy ports {} (proof {}): {} answered, {} above the limit, {} proofs, {} bans, {} in force, {} strikes told",
+            "decoy ports {} (proof {}): {} answered, {} above the limit, {} proofs, {} bans, {} in force, {} visits without proof",
             ports.join(" "),
             text(&decoy["proof"]),
             syns(&decoy["answered"]),

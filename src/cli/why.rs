@@ -46,6 +46,22 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     })
 }
 
+/// On which ports packets are rejected, if it is not on all of them.
+fn where_rejected(answer: &Value) -> String {
+    let bans = answer["bans"].as_array().into_iter().flatten();
+    let mut ports = Vec::new();
+    for ban in bans.filter(|ban| ban["action"] == "reject") {
+        match ban["scope"].as_str() {
+            Some(scope) if scope != "all ports" => ports.push(show::text(&ban["scope"])),
+            _ => return " on all ports".to_owned(),
+        }
+    }
+    match ports.as_slice() {
+        [] => String::new(),
+        ports => format!(" on {}; other ports pass", ports.join(" ")),
+    }
+}
+
 fn explain(answer: &Value) -> std::io::Result<()> {
     let address = show::text(&answer["address"]);
     let verdict = answer["verdict"].as_str().unwrap_or_default();
@@ -54,7 +70,7 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     show::line(match verdict {
         "banned-all" => format!("{address} {is} dropped: banned on all ports"),
         "banned-scope" => format!("{address} {is} dropped on the ports below"),
-        "rejected" => format!("{address} {is} rejected: answered at once, and dropped"),
+        "rejected" => format!("{address} {is} rejected{}", where_rejected(answer)),
         "listed" | "fenced" | "observed" | "pool-denied" => {
             format!("{address} {is} dropped: see below")
         }
@@ -72,7 +88,7 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     })?;
     if would_only {
         let why = show::text(&answer["protection"]["why"]);
-        show::line(format!("  nothing is: {why}"))?;
+        show::line(format!("  but it passes: {why}"))?;
     }
     if let Some(reason) = answer["exempt"]["reason"].as_str() {
         show::line(format!(

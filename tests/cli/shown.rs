@@ -87,7 +87,7 @@ fn the_first_line_of_status_says_whether_the_host_is_protected() {
     assert!(
         host.weir(&["why", "192.0.2.99"])
             .out
-            .contains("nothing is: backend = \"dry-run\" decides, and drops nothing"),
+            .contains("but it passes: backend = \"dry-run\" decides, and drops nothing"),
     );
 
     // An alert: exit code 1, with its subject, in JSON as well.
@@ -191,7 +191,7 @@ fn a_daemon_that_listens_elsewhere_is_not_called_dead() {
     }
     host.end("KILL");
     let dead = host.weir(&["--socket", &elsewhere, "bans"]);
-    assert!(dead.err.contains("it is not running"), "{}", dead.err);
+    assert!(dead.err.contains("weir is not running"), "{}", dead.err);
 }
 
 /// A line of its own for each ban; what is not for a person is whole.

@@ -34,6 +34,8 @@ pub enum AddrError {
     HostBits(String, Prefix),
     /// This address can never be banned, with the reason.
     Unbannable(Prefix, &'static str),
+    /// Part of it can never be banned: which, and why.
+    HoldsUnbannable(Prefix, Prefix, &'static str),
 }
 
 impl fmt::Display for AddrError {
@@ -55,6 +57,10 @@ impl fmt::Display for AddrError {
                 clip(text)
             ),
             Self::Unbannable(prefix, why) => write!(f, "{prefix} cannot be banned: {why}"),
+            Self::HoldsUnbannable(prefix, part, why) => write!(
+                f,
+                "{prefix} cannot be banned: it holds {part}, and {why}; ban smaller prefixes"
+            ),
         }
     }
 }
@@ -250,8 +256,11 @@ impl BanTarget {
             return Ok(Self(prefix));
         }
         for (never, why) in NEVER {
-            if never.covers(prefix) || prefix.covers(never) {
+            if never.covers(prefix) {
                 return Err(AddrError::Unbannable(prefix, why));
+            }
+            if prefix.covers(never) {
+                return Err(AddrError::HoldsUnbannable(prefix, never, why));
             }
         }
         Ok(Self(prefix))

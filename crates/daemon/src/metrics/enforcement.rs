@@ -76,7 +76,7 @@ impl TableMetrics {
             ),
             by_producer: registry.gauges(
                 "weir_producer_bans_in_force",
-                "Bans in force by who made them: manual, decoy, jail:NAME, watch:NAME.",
+                "Bans in force by who made them: manual, decoy, tarpit, jail:NAME, watch:NAME.",
                 &["producer"],
             ),
             max_bans: registry.gauges(

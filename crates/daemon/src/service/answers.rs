@@ -327,6 +327,15 @@ impl Protection {
         said(State::Protected, why)
     }
 
+    /// Says in the reason how many of the enabled jails run, if not all do.
+    pub(super) fn with_jails(mut self, running: usize, broken: usize) -> Self {
+        if broken > 0 {
+            let all = running + broken;
+            self.why = format!("{}; {running} of {all} enabled jails run", self.why);
+        }
+        self
+    }
+
     /// The same, unless this is idle, or so much is allowed that little is dropped.
     pub(super) fn unless(self, is_idle: Option<String>, wide: &[Prefix]) -> Self {
         let why = match (self.state, wide, is_idle) {
@@ -494,6 +503,16 @@ mod tests {
             let said = Protection::of(backend, observe, &attachments);
             assert_eq!(said.state, state, "{}", said.why);
             assert!(said.why.contains(why), "{}", said.why);
+
+            let all_run = said.clone().with_jails(3, 0);
+            assert_eq!(all_run, said);
+            let some_run = said.clone().with_jails(3, 6);
+            assert!(
+                some_run.why.ends_with("; 3 of 9 enabled jails run"),
+                "{}",
+                some_run.why
+            );
+            assert_eq!(some_run.state, state);
 
             // Where nothing is denied, or everybody is allowed, it is not.
             assert_eq!(said.clone().unless(None, &[]), said);

@@ -64,7 +64,7 @@ impl ManualBans {
             )));
         }
         self.refuse_exempt(subject)?;
-        self.put(length, |since, until| Ban {
+        let mut done = self.put(length, |since, until| Ban {
             subject,
             scope,
             producer: BanSource::Manual,
@@ -73,7 +73,12 @@ impl ManualBans {
             since,
             until,
             evidence: Vec::new(),
-        })
+        })?;
+        if self.config.get().enforcement.observe {
+            done.warning
+                .get_or_insert_with(|| "observe = true: nothing is dropped".to_owned());
+        }
+        Ok(done)
     }
 
     /// A ban that the jail itself would have made: with its ports, action and time.

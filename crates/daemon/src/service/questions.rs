@@ -381,7 +381,8 @@ impl Questions {
         };
         let protection = self
             .protection()
-            .unless(is_idle, &self.allow_list.allowed_too_wide());
+            .unless(is_idle, &self.allow_list.allowed_too_wide())
+            .with_jails(config.jails.len(), config.jails_that_cannot_run());
         let mut status = Status {
             protection,
             version: env!("CARGO_PKG_VERSION"),

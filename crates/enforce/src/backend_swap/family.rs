@@ -154,6 +154,7 @@ impl Family {
 /// away with: the rest is.
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     let _alone = Claim::take(instance)?;
+    let judged_programs = weir_bpf::identity::is_attached(pin_root, instance);
     let mut gone = Vec::new();
     let mut outcome = Ok(());
     for kind in Family::LASTING {
@@ -161,6 +162,10 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
             Ok(more) => gone.extend(more),
             Err(error) => outcome = outcome.and(Err(error)),
         }
+    }
+    // They are pinned beside the packet path's, and go with its directory.
+    if judged_programs && !weir_bpf::identity::is_attached(pin_root, instance) {
+        gone.push("the rules about programs ([app])".to_owned());
     }
     outcome.map(|()| gone)
 }
@@ -186,6 +191,10 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
         ),
         (nft::is_there(instance), "rules of nft".to_owned()),
         (ipset::is_there(instance), "sets of ipset".to_owned()),
+        (
+            weir_bpf::identity::is_attached(pin_root, instance),
+            "rules about programs ([app])".to_owned(),
+        ),
     ];
     there
         .into_iter()
