@@ -39,7 +39,8 @@ use tree::ROOT;
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 21] = [
+    "/usr/bin/fail2ban-client",
     "apt",
     "cargo",
     "cat",
