@@ -60,7 +60,9 @@ fn every_field_of_the_document_is_in_a_real_answer() {
     host.write("auth.log", "");
     host.write("own.txt", "203.0.113.0/24\n");
     host.configure(
-        "[jail.sshd]\nsource = \"file\"\npaths = [\"{dir}/auth.log\"]\n[list.own]\nfile = \"{dir}/own.txt\"\n",
+        "[jail.sshd]\nsource = \"file\"\npaths = [\"{dir}/auth.log\"]\n[list.own]\nfile = \"{dir}/own.txt\"\n\
+         [pool.web]\nforward = \"proxy\"\nvip = [\"192.0.2.80\"]\nports = [\"8080/tcp\"]\n\
+         reals = [{ address = \"192.0.2.81\" }]\ncheck = { command = \"/bin/true\" }\n",
     );
     host.start();
     let socket = host.path("weir.sock");
