@@ -182,7 +182,8 @@ fn an_action_that_fails_is_an_alert_and_is_set_up_anew() {
     assert!(!host.read("told").contains("unban"));
 }
 
-/// It hangs, leaves somebody behind, and prints without end; bans and the end do not wait.
+/// An action that hangs, leaves a process behind, and prints without end delays nobody:
+/// bans and the end do not wait.
 #[test]
 fn an_action_that_hangs_delays_nobody() {
     let mut host = host(&[

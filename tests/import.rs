@@ -52,8 +52,8 @@ impl ConfigDir {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What `weir check` says; empty if it is good. Which ports are served and
-    /// which interfaces there are is this machine's affair.
+    /// The mistakes that `weir check` finds; empty if there are none. Which ports are
+    /// served and which interfaces there are is this machine's affair.
     fn check(&self, toml: &str) -> String {
         let file = self.0.path().join("weir.toml");
         let toml = toml.replace("interfaces = \"auto\"", "interfaces = [\"lo\"]");

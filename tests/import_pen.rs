@@ -43,7 +43,7 @@ fn settings(text: &str) -> toml::Table {
     text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// Its comments, each on one line.
+/// The comments of a configuration, each on one line.
 fn comments(text: &str) -> String {
     let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
     let joined: String = lines

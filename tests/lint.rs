@@ -1,8 +1,10 @@
-//! What neither rustfmt nor clippy asks: the width of comments, doc comments that
-//! say something, documents that comments name, subjects of commits, lines of the
+//! What neither rustfmt nor clippy asks: the width of comments, doc comments
+//! (lint/doc_comments.rs), documents that comments name, subjects of commits, lines of the
 //! changelog, and results of trees with changes. `make lint` runs it. Each check has
 //! a test that plants an offence. Rules: CONTRIBUTING.md.
 
+#[path = "lint/doc_comments.rs"]
+mod doc_comments;
 #[path = "common/tree.rs"]
 mod tree;
 
@@ -84,30 +86,6 @@ fn too_wide(name: &str, text: &str) -> Vec<String> {
     let wide = comments.filter(|(_, line)| width(line) > WIDTH);
     wide.map(|(number, line)| format!("{name}:{number}: {} columns", width(line)))
         .collect()
-}
-
-/// Doc comments of one or two words; a name in backticks or brackets is a reference
-/// and says enough.
-fn terse(name: &str, text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let (mut begins, mut words) = (0, Vec::new());
-    for (at, line) in text.lines().chain([""]).enumerate() {
-        if let Some(doc) = line.trim_start().strip_prefix("///") {
-            if words.is_empty() {
-                begins = at + 1;
-            }
-            words.extend(doc.split_whitespace());
-        } else {
-            let refers = words
-                .iter()
-                .any(|word: &&str| word.contains(['`', '[', '/', '_']));
-            if !words.is_empty() && words.len() < 3 && !refers {
-                found.push(format!("{name}:{begins}: {}", words.join(" ")));
-            }
-            words.clear();
-        }
-    }
-    found
 }
 
 /// Documents that comments name and the tree lacks: seen from its top, from
@@ -238,25 +216,6 @@ fn comments_are_no_wider_than_the_rest() {
     assert_eq!(too_wide("a.c", &format!("\t// {}", &wide[..90])).len(), 1);
     let code = format!("let x = \"{wide}\";\n//{wide}");
     none(&too_wide("a.rs", &code));
-}
-
-#[test]
-fn doc_comments_say_something() {
-    let all = sources().into_iter();
-    let rust = all.filter(|(name, _)| name.ends_with(".rs"));
-    none(
-        &rust
-            .flat_map(|(name, text)| terse(&name, &text))
-            .collect::<Vec<_>>(),
-    );
-
-    assert_eq!(terse("a.rs", "/// Which.\nlist: String,").len(), 1);
-    assert_eq!(terse("a.rs", "fn a() {}\n    /// Its name.\nx").len(), 1);
-    none(&terse("a.rs", "/// One\n/// and\n/// more.\nx: u8,"));
-    none(&terse(
-        "a.rs",
-        "/// `POST /v1/bans`\nfn ban() {}\n/// See [`pin`].\nfn x() {}",
-    ));
 }
 
 #[test]

@@ -32,7 +32,7 @@ struct Answer {
 }
 
 impl Host {
-    /// With these lists; `{dir}` is the host's directory.
+    /// A host with these lists; `{dir}` is the host's directory.
     fn new(lists: &str) -> Self {
         let host = Self(Plain::new());
         host.configure(lists);

@@ -238,7 +238,7 @@ impl PoolNetwork {
 struct Flow(TcpStream);
 
 impl Flow {
-    /// Which real answers here; it is to see the client's own address.
+    /// The number of the real behind this connection; it must see the client's own address.
     #[track_caller]
     fn ask(&mut self, client: &str) -> usize {
         self.0
@@ -534,7 +534,7 @@ fn served(backend: &str) {
 /// on the interface by which the host is managed.
 #[test]
 fn root_pools_share_the_interface_with_what_manages_the_host() {
-    /// Of the second pool.
+    /// Addresses of the second pool.
     const NAMES: [&str; 2] = ["192.0.2.81", "2001:db8::81"];
     const OWN: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
     if skipped(&["nginx", "python3"]) {

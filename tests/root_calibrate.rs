@@ -44,7 +44,7 @@ fn measured() -> &'static Value {
     })
 }
 
-/// One calibration at a time: they take all of two processors.
+/// Locks out other calibrations: one takes all of two processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     measured();

@@ -16,7 +16,7 @@ fn tc(net: &TestNet, words: &str) -> String {
     net.host.run("tc", &words).unwrap().stdout_text()
 }
 
-/// What a program printed.
+/// The output of a program as text.
 trait Text {
     fn stdout_text(self) -> String;
 }

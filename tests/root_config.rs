@@ -380,7 +380,7 @@ fn root_detach_says_what_it_did_not_do() {
     assert!(net.connects(ATTACKER[0], at(0)));
 }
 
-/// It would put everything back within a second.
+/// A daemon would put everything back within a second, so detach is refused beside one.
 #[test]
 fn root_detach_is_refused_beside_a_daemon() {
     if skipped(&["nft", "ipset", "iptables-restore"]) {

@@ -195,7 +195,7 @@ fn root_sigkill_at_twenty_moments_lets_nothing_through() {
     );
 }
 
-/// The same through every backend, its start included: what it left in the
+/// SIGKILL lets nothing through by any backend, its start included: what it left in the
 /// kernel enforces while there is no daemon.
 #[test]
 fn root_sigkill_lets_nothing_through_by_any_backend() {
@@ -470,7 +470,8 @@ mod fault {
         assert!(dropped >= sent);
     }
 
-    /// What is banned is pinned: half a daemon is worse than a new one.
+    /// A thread that panics ends the daemon: bans are pinned, and half a daemon is worse
+    /// than a new one.
     #[test]
     fn root_a_thread_that_panics_ends_the_daemon_and_no_ban() {
         if skipped(&[]) {
@@ -590,7 +591,7 @@ fn lacks_fuse() -> bool {
     why.is_some()
 }
 
-/// Who fails in the log of another file system.
+/// The attacker in the log of another file system.
 const REMOTE: &str = "198.18.7.7";
 
 fn append_failures(log: &FuseLog, failures: usize) {

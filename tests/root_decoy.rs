@@ -92,7 +92,7 @@ impl Trap {
     }
 }
 
-/// Its subject in a list of bans: IPv6 is banned by /64.
+/// The subject of an address in a list of bans: IPv6 is banned by /64.
 fn is_of(who: &str, banned: &str) -> bool {
     banned
         .parse::<weir_core::Prefix>()

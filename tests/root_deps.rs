@@ -139,8 +139,8 @@ fn root_what_is_missing_is_named() {
     assert!(answer.err.contains(" openssh-server"), "{answer:?}");
 }
 
-/// What each purpose would install: a host that is to be protected gets no
-/// servers, clients or scanners with a build.
+/// Each purpose installs its own packages: a host that is to be protected gets no servers,
+/// clients or scanners with a build.
 #[test]
 fn root_each_purpose_has_its_own_packages() {
     if skipped(&["unshare", "bash"]) {

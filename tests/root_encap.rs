@@ -29,7 +29,8 @@ const BALANCER: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 /// More than all windows on the way.
 const UPLOAD: usize = 3_000_000;
 
-/// As in root_balance.rs: native XDP has no checksums that are promised only.
+/// Turns checksum offload off, as in root_balance.rs: native XDP has no checksums that are
+/// promised only.
 const WHOLE_CHECKSUMS: &str = "
 import ctypes, fcntl, socket, struct
 value = ctypes.create_string_buffer(struct.pack('II', 0x17, 0))
@@ -253,7 +254,7 @@ impl Flow {
         }
     }
 
-    /// Which real answers here; it is to see the client's own address.
+    /// The number of the real behind this connection; it must see the client's own address.
     #[track_caller]
     fn ask(&mut self) -> usize {
         self.stream

@@ -262,7 +262,7 @@ fn root_each_address_of_a_host_that_a_log_names_is_banned() {
     }
 }
 
-/// It does not answer.
+/// No line waits for a name server that does not answer.
 #[test]
 fn root_no_line_waits_for_a_name_server() {
     let net = TestNet::new();

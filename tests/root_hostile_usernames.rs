@@ -23,7 +23,7 @@ use weir_testkit::{
     traffic,
 };
 
-/// Whom the texts accuse.
+/// The addresses that hostile texts accuse.
 const VICTIM: [&str; 2] = ["203.0.113.9", "2001:db8:c::9"];
 
 /// Real clients: Dropbear's for names with a line break.
@@ -32,7 +32,7 @@ const CLIENTS: [&str; 5] = {
     [sshd, ssh, keygen, rsyslogd, "dbclient"]
 };
 
-/// Both filters; nobody is banned, so that everybody counted can be seen.
+/// Jails with both filters; nobody is banned, so that every counted address can be seen.
 const CONFIG: &str = "interfaces = [\"eth0\"]\n\
     [jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 100\nipv6_prefix = 128\n\
     [jail.sshd-aggressive]\npaths = [\"{log}\"]\nmax_retry = 100\nipv6_prefix = 128\n";

@@ -84,7 +84,7 @@ impl Host {
         self.entering(&[("mount", "mnt"), ("net", "net")], program)
     }
 
-    /// The same in the network in which it is started.
+    /// The command of the daemon, in the network in which it is started.
     fn daemons_command(&self, program: impl AsRef<Path>) -> Command {
         self.entering(&[("mount", "mnt")], program)
     }
@@ -276,8 +276,8 @@ fn root_uninstall_refuses_while_something_is_in_force() {
     assert!(files(&host.path("usr")).is_empty());
 }
 
-/// Without systemd nobody mounts it: the daemon does, before it gives up the
-/// right to.
+/// Without systemd nobody mounts the BPF file system: the daemon does, before it gives up
+/// the right to.
 #[test]
 fn root_the_first_start_mounts_the_bpf_file_system() {
     if skipped(&["make", "unshare", "nsenter", "setpriv"]) {

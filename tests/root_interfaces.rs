@@ -809,7 +809,7 @@ fn root_an_interface_that_is_not_there_is_waited_for() {
     }
 }
 
-/// Who lost its default route may get it back: until then it is attacked as
+/// An interface that lost its default route may get it back: until then it is attacked as
 /// before.
 #[test]
 fn root_auto_keeps_what_is_attached_without_a_default_route() {

@@ -328,7 +328,7 @@ fn root_sshd_counts_what_root_wrote_by_syslog() {
     assert_eq!(alerts.len(), 1, "{status}");
 }
 
-/// What journald drops, nobody can count; that it does is told.
+/// An alert tells that journald drops messages; how many nobody can count.
 #[test]
 fn root_messages_that_journald_drops_are_an_alert() {
     if !ready() {

@@ -624,7 +624,7 @@ fn root_nft_stands_by_until_the_table_is_whole() {
     assert!(counted > 3 * 2000, "{counted} counted of {sent}");
 }
 
-/// The same while bans come and go: what stands by follows each change, and counts on.
+/// The table that stands by follows each ban that comes or goes, and counts on.
 #[cfg(feature = "fault-points")]
 #[test]
 fn root_nft_what_stands_by_follows_changes() {

@@ -15,7 +15,7 @@ use weir_testkit::traffic::{TcpServer, ping};
 const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n\
                       ipv6_prefix = 48\n";
-/// Neither whole bytes nor a /64.
+/// Prefixes whose length is neither whole bytes nor a /64.
 const BANNED: [&str; 2] = ["198.18.128.0/17", "2001:db8:b80::/41"];
 const INSIDE: [&str; 2] = ["198.18.200.9", "2001:db8:bad:1::8"];
 /// In the same /16 and /32: where the hint says that a prefix may lie.
@@ -241,7 +241,7 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
 }
 
 const CAP: u32 = weir_bpf::abi::MAX_PREFIX_BANS;
-/// Of those that are not manual.
+/// The cap on prefix bans that are not manual.
 const SHARE: u32 = 7168;
 
 #[test]

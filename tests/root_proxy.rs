@@ -183,7 +183,7 @@ impl Networks {
     }
 }
 
-/// What is no multiple of anything.
+/// Data whose length is no multiple of a buffer's or a segment's.
 fn large() -> Vec<u8> {
     (0..5_000_003u32).map(|n| (n ^ n >> 11) as u8).collect()
 }
@@ -240,7 +240,7 @@ impl Flow {
         }
     }
 
-    /// It is reset, not just silent.
+    /// Asserts that the connection is reset, not just silent.
     #[track_caller]
     fn is_reset(&mut self) {
         let error = self.0.read(&mut [0; 64]).unwrap_err();

@@ -72,7 +72,7 @@ impl Host {
             .collect()
     }
 
-    /// Everything that the verb may change: addresses and sysctls of the namespace.
+    /// The settings that the verb may change: addresses and sysctls of the namespace.
     fn state(&self) -> String {
         let addresses = self.real.output("ip", &["-o", "addr", "show"]).unwrap();
         let values = SYSCTLS.map(|name| self.sysctl(name)).join(" ");

@@ -153,7 +153,7 @@ fn at(who: &str, port: u16) -> SocketAddr {
     SocketAddr::new(addr(HOST[family(who)]), port)
 }
 
-/// What the ring's readers saw: records, and that none was lost.
+/// The number of records that the ring's readers saw; none must be lost.
 #[track_caller]
 fn records(weir: &Weir) -> u64 {
     let status = weir.json(&["status"]);

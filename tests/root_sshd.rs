@@ -90,7 +90,7 @@ impl Scene {
     }
 }
 
-/// What `weir bans` calls an attacker: IPv6 is counted by /64.
+/// The name of an attacker in `weir bans`: IPv6 is counted by /64.
 fn subject(from: &str) -> String {
     match from.split_once("::") {
         Some((network, _)) => {

@@ -157,7 +157,7 @@ fn root_bans_in_sets_go_on_ending_while_the_machine_sleeps() {
     sleeps_under_the_daemon("ipset");
 }
 
-/// What ipset says of somebody's element: the seconds that are left.
+/// The set that has an element, and the seconds that are left of it.
 fn left_in_set(net: &TestNet, who: &str) -> (String, u64) {
     let saved = net.host.output("ipset", &["save"]).unwrap();
     let saved = String::from_utf8(saved.stdout).unwrap();

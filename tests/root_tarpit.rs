@@ -114,8 +114,8 @@ impl Client {
     }
 }
 
-/// Of `timer:(persist,25sec,8)`, or `1min2sec`; below ten seconds `3.216ms`, which are
-/// 3.216 s, and `120ms`.
+/// The time until the next probe of `timer:(persist,25sec,8)`, or `1min2sec`; below ten
+/// seconds `3.216ms`, which are 3.216 s, and `120ms`.
 fn next_probe(text: &str) -> Option<Duration> {
     let (_, timer) = text.split_once("timer:(persist,")?;
     let (timer, _) = timer.split_once(',')?;

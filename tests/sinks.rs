@@ -28,7 +28,7 @@ use weir_libzmq::{CurveKeys, Kind, Libzmq, Socket};
 
 const TOKEN: &str = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
-/// One request as it came.
+/// A request as it came, with head and body.
 #[derive(Clone, Debug)]
 struct Request {
     head: String,
@@ -280,7 +280,7 @@ fn telegram_gets_messages_and_its_token_is_nowhere() {
     assert_ne!(port, 1);
 }
 
-/// No frame is longer.
+/// The longest frame that a subscriber receives, in bytes.
 const FRAME: usize = 1 << 16;
 
 /// A subscriber that binds, as ntopng and ipt_geofence's receiver do. libzmq

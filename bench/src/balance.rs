@@ -51,7 +51,7 @@ const OTHER: u16 = 12346;
 /// Flows of the target rows: all are remembered.
 const FLOWS: u32 = 1 << 14;
 
-/// What `weir-bench balance` takes.
+/// Arguments of `weir-bench balance`.
 #[derive(clap::Args)]
 pub struct BalanceArgs {
     /// Write the rows to this file as JSON, too.
@@ -73,7 +73,7 @@ struct Case {
     services: usize,
     /// Is the flood to the pool, or to a port beside it?
     pooled: bool,
-    /// Are there pools at all?
+    /// Whether the row's host has any pools.
     balances: bool,
 }
 

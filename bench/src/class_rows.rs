@@ -19,7 +19,7 @@ use crate::report::Report;
 /// What is in the class table of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassContents {
-    /// No class stage.
+    /// A packet path without a class stage.
     None,
     /// Every range of the country database that holds none of the flood's
     /// sources is denied.
@@ -32,7 +32,7 @@ pub enum ClassContents {
     Listed,
 }
 
-/// Of the exceptions' hash: any will do.
+/// Seed of the exceptions' hash: any will do.
 const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 /// Prefixes of the lists.
 const MILLION: u32 = 1_000_000;
@@ -179,7 +179,7 @@ fn prefixes(flood: &Flood, hit: bool) -> anyhow::Result<Vec<Prefix>> {
     Ok(prefixes)
 }
 
-/// One partition over another: lists decide before the geofence.
+/// Merges two partitions, the second above the first: lists decide before the geofence.
 fn over(mut below: Classes, above: Classes) -> Classes {
     let listed = u16::try_from(below.classes.len()).expect("few countries");
     below.classes.push(Class {

@@ -20,7 +20,7 @@ use weir_fail2ban::{
 
 use crate::report::Report;
 
-/// Where the package installs them.
+/// The directory where the package installs the filters.
 const DIR: &str = "/etc/fail2ban";
 const LINES: u32 = 200_000;
 /// Of which Fail2ban reads so many a round, in a second or two.

@@ -253,7 +253,8 @@ fn to_database(dir: &Path, many: &[Entry]) -> anyhow::Result<Vec<f64>> {
     Ok(rates)
 }
 
-/// As the daemon starts: from nothing open to the last ban in a new table.
+/// Opens database and backend as the daemon starts, from nothing to the last ban in a new
+/// table; returns the seconds of each round.
 fn from_database(dir: &Path, bans: usize) -> anyhow::Result<Vec<f64>> {
     let mut seconds = Vec::new();
     for _ in 0..ROUNDS {

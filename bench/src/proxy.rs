@@ -35,10 +35,10 @@ const NGINX: u16 = 82;
 /// How long each measures one thing in a round.
 const TIME: Duration = Duration::from_secs(2);
 
-/// What is measured.
+/// One kind of load on the proxy.
 struct Load {
     name: &'static str,
-    /// What one client asks for.
+    /// The path that one client requests.
     path: &'static str,
     clients: usize,
     unit: &'static str,

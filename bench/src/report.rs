@@ -8,7 +8,7 @@ use serde::Serialize;
 /// One figure of a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The name of the measured row.
     pub name: String,
     /// The median of all rounds.
     pub value: f64,
@@ -21,7 +21,7 @@ pub struct Row {
     /// Median of the rounds' ratios to another row, each within its round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// That row's name.
+    /// The name of that other row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to: Option<String>,
 }
@@ -34,7 +34,7 @@ pub struct Report {
     commit: String,
     command: String,
     rows: Vec<Row>,
-    /// What the rows were made from.
+    /// Further data from which the rows were made, by key of the JSON file.
     #[serde(flatten)]
     attached: BTreeMap<&'static str, serde_json::Value>,
 }
@@ -155,7 +155,7 @@ impl Report {
         (self.machine, self.kernel, self.commit) = (machine, kernel, commit);
     }
 
-    /// Where and how.
+    /// The machine, kernel, commit and command, in Markdown.
     pub fn heading(&self) -> String {
         format!(
             "{}, Linux {}, commit {}\n`{}`\n",

@@ -48,7 +48,7 @@ impl Wire {
         Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
     }
 
-    /// The same of TCP SYNs.
+    /// Million TCP SYNs a second, generator and receiver on core 0.
     pub fn syn_rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
         let took = self.veth.namespace(Side::A).enter(|| {
             pin_to_core_0();

@@ -75,7 +75,7 @@ fn hooks(seconds: &str, args: &[&str], json: &Path) -> Command {
     command
 }
 
-/// What it wrote, and the tables; it must succeed and leave nothing.
+/// The results and the tables of a run, which must succeed and leave nothing.
 fn done(child: std::process::Child, json: &Path) -> (Value, String) {
     let pid = child.id();
     let out = child.wait_with_output().unwrap();

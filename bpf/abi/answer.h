@@ -6,13 +6,13 @@
 
 #include <linux/types.h>
 
-/* What ports have beside the firewall: four bits each; TCP's
+/* Features that ports have beside the firewall: four bits each; TCP's
  * ports, then UDP's, sixteen a word. */
 #define PORT_FEATURE_BITS  4
 #define PORT_DECOY	   1
 #define PORT_BALANCE	   2
 #define PORT_TARPIT	   4
-#define PORT_ADDRESSES	   8 /* of no port: some addresses are tarpits */
+#define PORT_ADDRESSES	   8 /* bit of no port: some addresses are tarpits */
 #define PORTS_A_WORD	   16
 #define PORT_FEATURE_WORDS (65536 / PORTS_A_WORD)
 
@@ -50,18 +50,18 @@ struct decoy_counter {
 	__u64 silent;	/* SYNs above the limit, not answered */
 };
 
-/* Of all CPUs: cookies that came back wrong. */
+/* Cookies that came back wrong, counted for all CPUs together. */
 struct decoy_guesses {
-	__u32 second; /* of CLOCK_BOOTTIME */
-	__u32 before; /* `wrong`, its lower half, when that second began */
-	__u64 wrong;  /* and those that are looked at just now */
+	__u32 second; /* the present second of CLOCK_BOOTTIME */
+	__u32 before; /* lower half of `wrong` when that second began */
+	__u64 wrong;  /* wrong cookies so far, and those that are looked at just now */
 };
 
 /* The window that a tarpit offers: the one piece of data of at most so many bytes that
  * it takes. */
 #define TARPIT_WINDOW 16
 
-/* Of so many segments without data one is not answered: tarpit.h. */
+/* One of so many segments without data is not answered: tarpit.h. */
 #define TARPIT_PROBES 16
 
 /* Answers of tarpit ports in one EVENT_WINDOW: of a CPU, and to one source (of IPv6 a
@@ -73,14 +73,14 @@ struct decoy_guesses {
 /* Per CPU: what tarpit ports answered. */
 struct tarpit_counter {
 	__u64 window;  /* jiffies >> EVENT_WINDOW_SHIFT of what follows */
-	__u32 answers; /* in that window */
+	__u32 answers; /* of that window, of all kinds */
 	__u32 pad;
 	__u64 answered; /* SYN-ACKs */
 	__u64 held;	/* ACKs with a window of zero */
 	__u64 silent;	/* packets above a limit, not answered */
 	__u64 resolved; /* ARP requests and neighbour solicitations */
-	__u64 asked;	/* of these those that became questions of this host's */
-	__u64 crowded;	/* and those for an address that found no place to be learned */
+	__u64 asked;	/* questions of this host's that such a packet led to */
+	__u64 crowded;	/* questions for an address that found no place to be learned */
 };
 
 /* Prefixes whose every address is a tarpit, but for those that somebody has. Value: for
@@ -88,7 +88,7 @@ struct tarpit_counter {
  * one at once. */
 #define TARPIT_PREFIXES 256
 struct tarpit_prefix_key {
-	__u32 bits;    /* of IPv4 96 more */
+	__u32 bits;    /* length of the prefix, for IPv4 96 more */
 	__u8 addr[16]; /* IPv4 as ::ffff:a.b.c.d */
 };
 
@@ -114,9 +114,9 @@ struct tarpit_link {
 	__be32 addr6[4];
 };
 
-/* Of one source. */
+/* Answers to one source. */
 struct tarpit_source {
-	__u32 window; /* as above, its lower half */
+	__u32 window; /* jiffies >> EVENT_WINDOW_SHIFT, the lower half */
 	__u32 answers;
 };
 

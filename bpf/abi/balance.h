@@ -23,9 +23,9 @@
 /* Networks for which the default of an access list does not hold, of all pools; twice as
  * many as a configuration may have, for the next ones are written beside the last. */
 #define BALANCE_ACL_NETWORKS 1048576
-/* Of balance_rules.acl: who is in none of the networks is denied. */
+/* Bit of balance_rules.acl: clients in none of the networks are denied. */
 #define BALANCE_ACL_DENY 0x80000000
-/* Of a key of the networks: IPv6 is apart from IPv4, which ::/0 does not hold. */
+/* Bit of a key of the networks: IPv6 is apart from IPv4, which ::/0 does not hold. */
 #define BALANCE_ACL_V6 0x40000000
 /* A slot of a pool without a live real. */
 #define BALANCE_NOBODY 0xffff
@@ -47,14 +47,14 @@ struct balance_service {
 #define BALANCE_BY_FLOW	       0 /* a hash of both addresses and ports */
 #define BALANCE_BY_TURN	       1 /* the next one, on each CPU */
 #define BALANCE_BY_SOURCE      2 /* a hash of the client's address */
-#define BALANCE_BY_SOURCE_PORT 3 /* and of its port */
+#define BALANCE_BY_SOURCE_PORT 3 /* a hash of the client's address and port */
 
 /* Beside the number of a pool, where balance_rules has something of it. */
 #define BALANCE_HAS_RULES 0x10000
 
-/* What holds for all services of a pool. */
+/* Rules of a pool, for all its services. */
 struct balance_rules {
-	__u32 acl;    /* the number of its access list, and its default; 0: everybody */
+	__u32 acl;    /* number of the access list, and its default; 0: all clients */
 	__u32 method; /* BALANCE_BY_* */
 };
 
@@ -62,7 +62,7 @@ struct balance_services {
 	struct balance_service slots[BALANCE_SERVICE_SLOTS];
 };
 
-/* Which real takes a new flow: its number in balance_reals. */
+/* The real that takes a new flow, by slot: its number in balance_reals. */
 struct balance_ring {
 	__u16 reals[BALANCE_SLOTS + 3];
 };
@@ -72,28 +72,28 @@ struct balance_ring {
 
 /* A server behind virtual addresses. The first twelve bytes are those of a frame's. */
 struct balance_real {
-	__u8 dest[6];	/* its link-layer address */
-	__u8 source[6]; /* that of the interface through which it is reached */
-	__u32 ifindex;	/* which is this one */
-	__u64 id;	/* of its name: another real in the same place has another; 0: it
-			   takes nothing */
+	__u8 dest[6];	/* link-layer address of the real, or of a router */
+	__u8 source[6]; /* link-layer address of the interface below */
+	__u32 ifindex;	/* interface through which the real is reached */
+	__u64 id;	/* hash of the name: another real in its place has another;
+			   0: the real takes nothing */
 	__u8 here[6];	/* `source` again */
-	__u16 vlan;	/* of the frames that it takes: 0: without a tag; or
+	__u16 vlan;	/* VLAN of the frames that the real takes; 0: without a tag; or
 			   BALANCE_TUNNELED */
 };
 
 struct balance_real_counter {
 	__u64 packets;
 	__u64 bytes;
-	__u64 flows; /* that were new here */
+	__u64 flows; /* new flows */
 };
 
 struct balance_service_counter {
-	__u64 packets; /* that were sent to a real */
+	__u64 packets; /* packets sent to a real */
 	__u64 bytes;
-	__u64 unserved;	    /* dropped: there was no real for them */
-	__u64 unremembered; /* of flows that were above BALANCE_NEW_FLOWS */
-	__u64 denied;	    /* dropped: its access list says so of the client */
+	__u64 unserved;	    /* packets dropped: there was no real for them */
+	__u64 unremembered; /* packets of flows above BALANCE_NEW_FLOWS */
+	__u64 denied;	    /* packets dropped: the access list denies the client */
 };
 
 _Static_assert(sizeof(struct balance_service) == 32, "abi");

@@ -47,7 +47,7 @@ struct bucket {
 #define V4_USED	       0x400000U
 #define V4_SAME	       0x7fffffU
 #define V4_POLICIES    128
-#define V4_REJECT_BIT  7 /* of the policy; the one above says that it is scoped */
+#define V4_REJECT_BIT  7 /* bit of the policy; the one above says that it is scoped */
 #define V4_POLICY_AT   23
 #define V4_EXPIRY_AT   32
 #define V4_NEVER       0xffffffffU

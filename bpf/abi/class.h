@@ -44,14 +44,14 @@ struct class_line {
 	__u32 word[16];
 };
 struct class_header {
-	__u32 lists;   /* how many */
-	__u32 fences;  /* how many */
-	__u32 records; /* their first line */
-	__u32 lines;   /* of this copy */
-	__u64 seed[2]; /* of class_hash; the second is odd */
+	__u32 lists;   /* number of lists */
+	__u32 fences;  /* number of rules of the geofence */
+	__u32 records; /* first line of the records */
+	__u32 lines;   /* number of lines of this copy */
+	__u64 seed[2]; /* seeds of class_hash; the second is odd */
 	__u32 filter;  /* first line of the exceptions' filter */
-	__u32 words;   /* of the filter, 64 bits each, - 1 */
-	__u32 buckets; /* first line of their buckets */
+	__u32 words;   /* words of the filter, 64 bits each, - 1 */
+	__u32 buckets; /* first line of the exceptions' buckets */
 	__u32 mask;    /* buckets - 1 */
 	__u32 pad[4];
 };
@@ -76,7 +76,7 @@ struct class_bucket {
 #define COVER_IN  1
 #define COVER_OUT 2
 struct cover {
-	__u16 policy; /* its ports; 0 = all */
+	__u16 policy; /* policy number with the ports; 0 = all */
 	__u16 ways;   /* COVER_IN, COVER_OUT */
 };
 /* 256 children as runs of equal references: bit n is set where child n differs
@@ -89,9 +89,9 @@ struct class_node {
 };
 struct class
 {
-	__u64 lists;   /* a bit each */
-	__u16 denied;  /* by which rules of the geofence, a bit each */
-	__u16 country; /* 1 + its index, 0 = unknown */
+	__u64 lists;   /* lists with the addresses, a bit each */
+	__u16 denied;  /* rules of the geofence that deny them, a bit each */
+	__u16 country; /* 1 + index of the country, 0 = unknown */
 	__u32 pad;
 };
 /* Drops per list, then per country as in struct class. */

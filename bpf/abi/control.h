@@ -33,14 +33,14 @@ struct meta {
 	__u32 overflow64;
 	__u32 buckets128;
 	__u32 overflow128;
-	__u32 bloom_words; /* of one copy */
+	__u32 bloom_words; /* words of one copy of the bloom filter */
 	__u32 v4_length;
 	__u64 started; /* jiffies from which IPv4 hosts' expiries count */
 	__u64 generation;
 	__u8 boot_id[40];
 	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
 			       for */
-	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
+	__u32 class_lines;  /* lines of one copy of the class table; 0: no class stage */
 	__u32 pad;
 };
 

@@ -17,7 +17,7 @@ struct counter {
 /* Events per reason, CPU and window of 2^8 jiffies (about a second). */
 #define EVENT_WINDOW_SHIFT 8
 #define EVENT_LIMIT	   64
-#define PROOF_LIMIT	   4096 /* of R_DECOY_HANDSHAKE: one for each cookie sent */
+#define PROOF_LIMIT	   4096 /* events of R_DECOY_HANDSHAKE: one for each cookie sent */
 #define EVENT_WAKE_BYTES   (64 * 1024)
 
 struct event {
@@ -32,7 +32,8 @@ struct event {
 	__u8 pad[4];
 };
 
-/* By its SYN: what sent it. No operating system leaves out all options. */
+/* The scanner that sent a SYN, by its options and window. No operating system leaves
+ * out all options. */
 enum scanner {
 	SCANNER_NONE,	 /* nothing that stands out */
 	SCANNER_BARE,	 /* no options */

@@ -10,8 +10,8 @@
 #define MAX_PREFIX_BANS	 8192
 #define PREFIX_BAN_WORDS 8
 struct wide {
-	__u32 own;
-	__u32 words; /* with those that cover it */
+	__u32 own;   /* words of the prefix itself */
+	__u32 words; /* all words, those of the covering prefixes included */
 	__u64 word[PREFIX_BAN_WORDS];
 };
 

@@ -6,28 +6,28 @@
 
 #include <linux/types.h>
 
-/* Where GUE is expected (IANA). */
+/* UDP port of GUE (IANA). */
 #define GUE_PORT 6080
 
-/* Of a real, at its number. */
+/* The outer header of packets to a real; at the number of the real. */
 struct balance_tunnel {
-	__u8 source[16]; /* of the outer header; IPv4 as ::ffff:a.b.c.d */
+	__u8 source[16]; /* of the outer header: this host; IPv4 as ::ffff:a.b.c.d */
 	__u8 dest[16];	 /* the real's own address */
-	__u32 mtu;	 /* of its way: no outer packet is larger */
-	__be16 port;	 /* of GUE; 0: IP in IP */
+	__u32 mtu;	 /* of the way to the real: no outer packet is larger */
+	__be16 port;	 /* UDP port of GUE; 0: IP in IP */
 	__u8 v4;	 /* 1: the outer header is IPv4 */
 	__u8 pad;
 };
 
 /* Addresses that a real takes packets out of tunnels for: bits of each. */
-#define DECAP_OWN	1 /* its own: an outer header may be addressed to it */
+#define DECAP_OWN	1 /* the real's own: an outer header may be addressed to it */
 #define DECAP_VIP	2 /* virtual: an inner header may be */
 #define DECAP_BALANCER	4 /* an outer header may be from it */
 #define DECAP_ADDRESSES 4096
 
-/* What becomes of what arrives in a tunnel. */
+/* Packets that arrive in a tunnel, by their fate. */
 enum decap_count {
-	DECAP_TAKEN,	 /* its outer header is gone */
+	DECAP_TAKEN,	 /* the outer header was taken off */
 	DECAP_STRANGER,	 /* not from a balancer: left as it is */
 	DECAP_OTHER,	 /* not for a virtual address: left as it is */
 	DECAP_FRAGMENT,	 /* the outer packet is in fragments: left as it is */

@@ -28,7 +28,7 @@ struct {
 	__type(value, __u8);
 } decoy_own SEC(".maps");
 
-/* Which conversations were sent a cookie, by a keyed hash: a slot holds the
+/* Conversations that were sent a cookie, by a keyed hash: a slot holds the
  * tag of the last one, its lowest bit until the cookie came back. Without it
  * each segment of an own connection would cost a cookie check, and an attacker
  * could guess at cookies as fast as he can send. */
@@ -82,7 +82,7 @@ struct {
 	__type(value, struct bait);
 } decoy_scratch SEC(".maps");
 
-/* Of TCP's checksum: the part that is not in the segment. */
+/* The part of TCP's checksum that is not in the segment: the pseudo-header. */
 static __always_inline __u64 pseudo_header(const struct bait *b, int v4, __u32 len)
 {
 	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(len);
@@ -261,7 +261,7 @@ static __always_inline __u32 write_syn_ack(struct bait *b, int v4, int tc, __u32
 	return len;
 }
 
-/* The same of the frame: its options are read first. `at`: the TCP header, `total`
+/* Answers the SYN in a frame: its options are read first. `at`: the TCP header, `total`
  * bytes of the packet from there on. */
 static __always_inline __u32 answer_syn(void *ctx, int tc, struct bait *b, int v4,
 					__u32 at, __u32 total, __u16 window)

@@ -34,9 +34,9 @@
 #define ICMP_PROHIBITED	  bpf_htons(3 << 8 | 13)
 #define ICMPV6_PROHIBITED bpf_htons(1 << 8 | 1)
 #define REJECT_QUOTE	  512 /* bytes of the request in an ICMP reply, at most */
-#define REJECT_CHUNK	  512 /* what bpf_csum_diff takes at once */
+#define REJECT_CHUNK	  512 /* bytes that bpf_csum_diff takes at once */
 #define REJECT_CHUNKS	  32  /* a longer packet is not answered */
-#define REJECT_HEADERS	  8   /* of IPv6, the first one included */
+#define REJECT_HEADERS	  8   /* headers of IPv6, the first one included, at most */
 #define REJECT_NOT_READ	  0x10000U
 
 struct reject_bucket {
@@ -181,7 +181,7 @@ __noinline __u32 transport6_skb(struct __sk_buff *ctx, __u32 l3)
 	return transport6(ctx, 1, l3);
 }
 
-/* Of a transport checksum: the part that is not in the segment. */
+/* The part of a transport checksum that is not in the segment: the pseudo-header. */
 static __always_inline __u64 pseudo_sum(const struct reject_packet *r, int v4,
 					__u8 protocol, __u32 len)
 {

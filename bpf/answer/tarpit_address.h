@@ -87,14 +87,14 @@ struct nd_packet {
 #define ND_BARE	  24 /* without the option */
 #define ND_WHOLE  32
 #define ND_SOURCE 1 /* the option: the sender's link-layer address */
-#define ND_TARGET 2 /* that of the target */
+#define ND_TARGET 2 /* the option: the target's link-layer address */
 _Static_assert(sizeof(struct nd_packet) == ND_WHOLE, "RFC 4861");
 
-/* What became of a question for an address; 0: it is not ours. */
+/* The result of a question for an address; 0: it is not ours. */
 #define LOCATED 1 /* the frame is the answer */
 #define SILENT	2 /* above a limit */
 
-/* Whose an address is that is asked for. */
+/* The owner of an address that is asked for. */
 #define SOMEBODYS 0
 #define HELD	  1 /* a tarpit's */
 #define UNKNOWN	  2 /* perhaps nobody's: who has it is to be asked */
@@ -166,7 +166,7 @@ struct question {
 	int may_ask;
 };
 
-/* Whose an address is for which nobody is to answer for `after` seconds. */
+/* The owner of an address for which nobody is to answer for `after` seconds. */
 static __always_inline int learn(struct question *q, __u32 tag, __u32 after, __u32 now,
 				 struct tarpit_counter *c)
 {
@@ -195,7 +195,7 @@ static __always_inline int learn(struct question *q, __u32 tag, __u32 after, __u
 	return UNKNOWN;
 }
 
-/* Whose is the address? `q`: it is asked for; NULL: a packet is to it. */
+/* The owner of an address. `q`: the question for it; NULL: a packet is to it. */
 static __always_inline int whose(const struct in6_addr *addr, struct question *q,
 				 struct tarpit_counter *c)
 {
@@ -257,8 +257,8 @@ static __always_inline int is_held_here(const struct bait *b)
 	       whose(&b->own, NULL, NULL) == HELD;
 }
 
-/* Of the frame in `b`, which asks everybody or this interface; takes one of the answers
- * that there are. `is_whose`: HELD; UNKNOWN, and then there is an address on the
+/* The link of the frame in `b`, which asks everybody or this interface; takes one of the
+ * answers that there are. `is_whose`: HELD; UNKNOWN, and then there is an address on the
  * interface to ask from; SOMEBODYS: there is no answer left. NULL: it is not ours. */
 static __always_inline const struct tarpit_link *
 may_locate(const struct bait *b, int v4, struct tarpit_counter *c, int *is_whose)
@@ -282,8 +282,8 @@ may_locate(const struct bait *b, int v4, struct tarpit_counter *c, int *is_whose
 	return link;
 }
 
-/* Who the frame in `b` will be from and to, as `send_back` turns it round: an answer
- * goes to whoever asked, a question to all whom that one's went to. */
+/* Sets the addresses that the frame in `b` will be from and to, as `send_back` turns it
+ * round: an answer goes to whoever asked, a question to all whom that one's went to. */
 static __always_inline void address_frame(struct bait *b, const struct tarpit_link *link,
 					  int is_whose)
 {

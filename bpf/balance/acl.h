@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Who may use a pool. User space has made of its rules the networks for which its
+/* The access list of a pool. User space has made of its rules the networks for which its
  * default does not hold (crates/core/src/balance/acl.rs): one look decides, and only
  * pools that have rules pay for it. A trie, for a country is ten thousand networks; it
  * costs some 0.1 to 0.5 µs. */
@@ -10,7 +10,7 @@
 #include "lib/request.h"
 
 struct balance_acl_key {
-	__u32 bits; /* of what follows */
+	__u32 bits; /* length of the prefix: bits of the members below */
 	__u32 acl;
 	__u64 addr[2]; /* as in memory */
 };

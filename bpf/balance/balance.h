@@ -30,7 +30,7 @@
 #include "balance/turns.h"
 #include "lib/request.h"
 
-#define VLAN_ID	 0xfff /* of a tag: the rest is its priority */
+#define VLAN_ID	 0xfff /* VLAN number in a tag: the rest is its priority */
 #define VLAN_TAG 4     /* bytes */
 
 /* No verdict: it is not a packet of its own. */
@@ -132,7 +132,7 @@ static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, v
 		if ((void *)(ip + 1) > end || ip->hop_limit < 2)
 			return 0;
 		ip->hop_limit--;
-		/* Of what a device has summed up. */
+		/* The checksum that a device has summed up follows. */
 		if (tc)
 			bpf_csum_update(ctx, bpf_htons(0xfffe));
 	}

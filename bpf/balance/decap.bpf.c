@@ -18,7 +18,7 @@
 #include <linux/udp.h>
 #include "lib/reply.h"
 
-/* Of Linux 6.3: headers of before lack them. */
+/* Flags of bpf_skb_adjust_room since Linux 6.3: headers of before lack them. */
 #define ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
 #define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
 
@@ -27,9 +27,9 @@ struct decap_address {
 };
 
 const volatile struct {
-	__u32 ipip;	   /* 1: IP in IP is taken out */
-	__be16 gue_port;   /* and GUE at this port; 0: none */
-	__u8 any_balancer; /* 1: from anybody */
+	__u32 ipip;	   /* 1: packets are taken out of IP in IP */
+	__be16 gue_port;   /* UDP port at which they are taken out of GUE; 0: none */
+	__u8 any_balancer; /* 1: outer headers may be from any address */
 	__u8 pad;
 } decap = {};
 
@@ -68,14 +68,14 @@ static __always_inline int is_one(const struct decap_address *addr, __u32 of)
 struct ip_head {
 	struct decap_address source;
 	struct decap_address dest;
-	__u32 len;   /* of the packet, by itself */
-	__u32 bytes; /* of the header */
+	__u32 len;   /* bytes of the packet, as its header says */
+	__u32 bytes; /* bytes of the header */
 	__u8 next;
 	__u8 is_fragment;
-	__u8 is_right; /* it does not contradict itself */
+	__u8 is_right; /* 1: the header does not contradict itself */
 };
 
-/* 0: it is there. */
+/* Reads an IP header; 0: it is there. */
 static __always_inline int read_ip(struct __sk_buff *skb, __u32 at, int v4,
 				   struct ip_head *head)
 {
@@ -94,7 +94,7 @@ static __always_inline int read_ip(struct __sk_buff *skb, __u32 at, int v4,
 		head->next = ip.v4.protocol;
 		head->is_fragment = (ip.v4.frag_off & bpf_htons(IP_MF_OFFSET)) != 0;
 		head->is_right = ip.v4.version == 4 && ip.v4.ihl >= 5;
-		/* Of an outer header, which has no options: see below. */
+		/* The checksum of an outer header, which has no options: see below. */
 		if (ip.v4.ihl == 5 && fold(sum_words(&ip.v4, 5)) != 0xffff)
 			head->is_right = 0;
 	} else {

@@ -55,10 +55,10 @@ struct encap_packet {
 		struct iphdr v4;
 		struct ipv6hdr v6;
 	} ip;
-	__u64 hash;    /* of its flow; of a fragment's, of its addresses */
-	__u32 len;     /* from its IP header on */
+	__u64 hash;    /* hash of its flow; for a fragment, of its addresses */
+	__u32 len;     /* bytes from its IP header on */
 	__u32 largest; /* packet that it is cut into when it leaves, as long */
-	__u8 class;    /* and ECN */
+	__u8 class;    /* traffic class: DSCP and ECN */
 	__u8 protocol;
 };
 
@@ -256,7 +256,7 @@ static __always_inline int encap_too_big(void *ctx, const int tc, const int v4,
 	__u64 sum, pseudo = 0;
 	int csum_partial = 0;
 
-	/* Of an error nothing is said (RFC 1122 3.2.2, RFC 4443 2.4). */
+	/* An ICMP error is not answered (RFC 1122 3.2.2, RFC 4443 2.4). */
 	if (!r || p->len < ENCAP_QUOTE || p->protocol == IPPROTO_ICMP ||
 	    p->protocol == IPPROTO_ICMPV6)
 		return -1;

@@ -17,15 +17,15 @@
 
 /* `state` of a flow. */
 #define FLOW_USED	0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
-#define FLOW_CONFIRMED	0x10000ULL /* it has had a second packet */
+#define FLOW_CONFIRMED	0x10000ULL /* the flow has had a second packet */
 #define FLOW_THERE	0x20000ULL /* always */
 #define FLOW_SAME	0x40000ULL /* never: above all of them */
-#define FLOW_REAL_SHIFT 32	   /* number of its real */
+#define FLOW_REAL_SHIFT 32	   /* number of the real */
 #define FLOW_ID_SHIFT	48	   /* lower bits of the real's id */
 #define FLOW_SEALED	(~0ULL << FLOW_REAL_SHIFT)
 
-/* Of one that two CPUs write at once, a half of each is no flow: `sealed` is its hash,
- * made odd, xor the sealed bits of `state`. All zero: none. */
+/* A flow in its bucket. Halves that two CPUs write at once are no flow: `sealed` is the
+ * hash of the flow, made odd, xor the sealed bits of `state`. All zero: no flow. */
 struct balance_flow {
 	__u64 sealed;
 	__u64 state;

@@ -147,7 +147,8 @@ balance_part4(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *
 	return PART_ERROR;
 }
 
-/* The same of IPv6. */
+/* The flow of an IPv6 packet whose ports are not where they are in most: see
+ * balance_part4. */
 static __always_inline enum balance_part
 balance_part6(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *id)
 {

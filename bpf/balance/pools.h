@@ -129,8 +129,8 @@ __noinline __u64 balance_probe(__u64 addr0, __u64 addr1, __u64 port)
 	return 0;
 }
 
-/* Whose address and port a packet is addressed to: `place` of the service, 0: nobody's.
- * Most stand in their first slot, and a call costs 9 ns. */
+/* The service that a packet is addressed to: its `place`; 0: it is no service. Most stand
+ * in their first slot, and a call costs 9 ns. */
 static __always_inline __u64 balance_service_of(const struct balance_flow_key *key)
 {
 	__u64 port = key->protocol << 16 | key->ports >> 16;

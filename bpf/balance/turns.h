@@ -12,7 +12,8 @@
 /* Beside the number of a pool: the flow has a turn. */
 #define BALANCE_HAS_TURN 0x20000
 
-/* Whose turn it is, by pool; on each CPU, for a common one would be written by all. */
+/* The number of the next slot, by pool; on each CPU, for a common one would be written
+ * by all. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BALANCE_POOLS);

@@ -306,8 +306,8 @@ static __always_inline __u64 find_bans(struct ban_key k, __u64 now, __u32 flow)
  * the buckets hold: their cache misses overlap, nothing is mispredicted, and
  * no return pays for the CPU's return mitigation. */
 struct lookup {
-	__u64 word;    /* of the matching slot, when it is one */
-	__u64 matches; /* 0 - their number */
+	__u64 word;    /* word of the matching slot, when only one matches */
+	__u64 matches; /* 0 - number of matching slots */
 	__u64 full;    /* sign bit: no slot EMPTY */
 };
 
@@ -396,7 +396,7 @@ static __always_inline __u64 is_decided(const struct lookup *l, __u64 word, __u6
 	return !control.rejects && flag(live & ~scoped & is_zero(~l->matches));
 }
 
-/* The same of an IPv4 host. */
+/* Looks up the bans of an IPv4 host: see lookup_fast. */
 static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *policy)
 {
 	struct v4_place at = v4_place(k.key);
@@ -429,8 +429,8 @@ static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *polic
 	return found;
 }
 
-/* Which of a source's entries cover the flow? `policy`: of the only one, if lookup_fast
- * found that it is of some ports. */
+/* The entries of a source that cover the flow. `policy`: that of the only entry, if
+ * lookup_fast found that it is of some ports. */
 static __always_inline __u64 lookup_scoped(struct ban_key k, __u64 now, __u32 flow,
 					   __u32 policy)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Which lists and which rules of the geofence are about an address, and what
+/* The lists and the rules of the geofence that are about an address, and what
  * follows for this packet. The table (abi.h) is written by
  * crates/bpf/src/class.rs, aside, and swapped whole by control.class_base.
  *

@@ -162,7 +162,7 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 	return apply_overrides(reason, &l4, s);
 }
 
-/* The same from the IP header on. */
+/* Judges a packet from the IP header on. */
 static __always_inline enum reason judge_ip(void *ctx, enum hook hook, struct frame *f,
 					    __u32 frame_len, const int v4, const int way,
 					    struct pkt_result *result)
@@ -173,7 +173,7 @@ static __always_inline enum reason judge_ip(void *ctx, enum hook hook, struct fr
 	return unlikely(reason) ? reason : judge(ctx, hook, f, &s, way, result);
 }
 
-/* And from the first byte of the frame on. */
+/* Judges a packet from the first byte of the frame on. */
 static __always_inline enum reason judge_frame(void *ctx, enum hook hook, struct frame *f,
 					       __u32 frame_len, const int way,
 					       struct pkt_result *result)
@@ -291,7 +291,8 @@ static __always_inline int may_be_served(enum reason reason)
 	return served >> (reason & 31) & 1;
 }
 
-/* Of a frame that comes in. `all_readable`: f->end is as far as this hook can see. */
+/* Decides on a frame that comes in. `all_readable`: f->end is as far as this hook can
+ * see. */
 static __always_inline struct decision decide(void *ctx, enum hook hook, struct frame *f,
 					      __u32 frame_len, int all_readable,
 					      __u32 ifindex)

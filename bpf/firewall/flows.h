@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Who has spoken first: flows without a handshake that began on one side of
+/* The side that has spoken first: flows without a handshake that began on one side of
  * the interface, so that what comes back is known for an answer. Only flows with
  * addresses that the geofence denies are stamped, and the stamps are read only
  * on the way to a drop. Each packet of the first side renews them. */
@@ -42,7 +42,7 @@ __noinline int stamp_flow(__u64 hash, __u32 now)
 
 	if (!a || !b)
 		return 0;
-	/* Its own cell, else the older one. */
+	/* The flow's own cell, else the older one. */
 	if (*b >> 32 == hash >> 32 ||
 	    (*a >> 32 != hash >> 32 && now - (__u32)*b > now - (__u32)*a))
 		*b = cell;

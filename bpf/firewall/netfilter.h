@@ -16,7 +16,7 @@
 #define NFPROTO_IPV4 2
 #define NFPROTO_IPV6 10
 
-/* Of the kernel's own types what is read here; CO-RE finds the rest. */
+/* Members of the kernel's own types that are read here; CO-RE finds the rest. */
 struct net_device {
 	int ifindex;
 } __attribute__((preserve_access_index));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Who is judged: the source of a packet that comes in, the destination of one that
- * goes out; IPv4 and IPv6 alike. What differs between the two is here. `v4` is a
+/* The address that is judged: the source of a packet that comes in, the destination of
+ * one that goes out; IPv4 and IPv6 alike. What differs between the two is here. `v4` is a
  * constant wherever this is used, so neither pays for the other. */
 #ifndef WEIR_SOURCE_H
 #define WEIR_SOURCE_H
@@ -43,7 +43,7 @@ static __always_inline enum reason read_source(struct frame *f, enum hook hook,
 		/* BIG TCP: the stack writes 0 for a merged packet above 64 KiB. */
 		if (hook && s->total == 0 && frame_len > 65535)
 			s->total = frame_len;
-		/* Of what goes out nobody needs the options. */
+		/* Nobody needs the options of packets that go out. */
 		if (way == COVER_IN && unlikely(ip->ihl > 5) &&
 		    f->l3 + ip->ihl * 4 > f->end)
 			return R_MALFORMED;
@@ -104,7 +104,7 @@ static __always_inline __u32 class_of(const struct source *s, __u32 base)
 	return class;
 }
 
-/* As one number, for the hash of a flow. */
+/* The judged address as one number, for the hash of a flow. */
 static __always_inline __u64 remote_of(const struct source *s)
 {
 	return s->v4 ? (__u32)s->lo : lasting_hash64(s->hi) ^ s->lo;
@@ -162,7 +162,7 @@ static __always_inline __u64 bans_of(const struct source *s, struct places *at, 
 	return found;
 }
 
-/* The same of those that cover a flow. */
+/* Finds the bans of a source that cover a flow: see bans_of. */
 static __always_inline __u64 bans_of_flow(const struct source *s, const struct places *at,
 					  __u64 now, __u32 flow)
 {

@@ -52,7 +52,7 @@ int weir_tcx(struct __sk_buff *skb)
 	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-/* The same for what goes out. */
+/* Judges a packet that goes out. */
 __noinline int judge_out(struct __sk_buff *skb, int pulled)
 {
 	void *data = (void *)(long)skb->data;

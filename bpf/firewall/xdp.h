@@ -33,7 +33,7 @@ int weir_xdp(struct xdp_md *ctx)
 	return judge_xdp(ctx, &answers_xdp);
 }
 
-/* The same in generic mode, where no program may be for frames of many pages:
+/* The firewall in generic mode, where no program may be for frames of many pages:
  * of those that are, the kernel copies frames, and whatever comes behind XDP gets
  * the copies without their Ethernet header (docs/kernel.md). */
 SEC("xdp")

@@ -17,7 +17,7 @@ struct decision {
 	__u8 next; /* enum next, of ACT_NEXT: nobody has counted the packet yet */
 };
 
-/* As one number, for functions that the verifier checks once. */
+/* A decision as one number, for functions that the verifier checks once. */
 static __always_inline __u32 pack_decision(struct decision d)
 {
 	return d.act | (__u32)d.next << 8;

@@ -10,7 +10,7 @@
 #include "lib/headers.h"
 #include "lib/verifier.h"
 
-/* Which kind of program it is: what its context is, and what it can do. */
+/* The kind of a program: its context, and what it can do. */
 enum hook {
 	IN_XDP,
 	IN_TC,	      /* the context is an skb */

@@ -13,7 +13,7 @@
 #define BIT(n)	      (1ULL << ((n)&63))
 #define IP_OFFSET     0x1fff
 #define IP_MF_OFFSET  0x3fff /* more-fragments bit and offset */
-#define IP6_OFFSET    0xfff8 /* of a fragment header */
+#define IP6_OFFSET    0xfff8 /* offset in a fragment header */
 #define IPPROTO_SHIM6 140
 #define IPPROTO_HIP   139
 
@@ -21,7 +21,7 @@
  * pointer: the verifier has forgotten their bound. Above Ethernet and eight tags:
  * 46. */
 #define L3_MOST 0x3f
-/* The same for chains of extension headers: at most 12 KiB. */
+/* Mask of offsets behind a chain of extension headers: at most 12 KiB. */
 #define CHAIN_MOST 0x3fff
 
 /* Types of errors; of ICMP also source quench. */
@@ -34,14 +34,14 @@
 #define DHCPV6_CLIENT 546
 #define DHCPV6_SERVER 547
 
-/* Of ICMPv6, RFC 4861. */
+/* Types of ICMPv6, RFC 4861. */
 #define ND_SOLICITATION	 135
 #define ND_ADVERTISEMENT 136
 
 struct ext_header {
 	__u8 next;
 	__u8 len;
-	__be16 fragment; /* of a fragment header: offset << 3 | more */
+	__be16 fragment; /* in a fragment header: offset << 3 | more */
 	__u8 rest[4];
 };
 struct ports {

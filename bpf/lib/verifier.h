@@ -20,7 +20,7 @@
 
 #include "lib/control.h"
 
-/* Of a scalar the verifier forgets what it knows: paths that differ in it only are
+/* Has the verifier forget what it knows of a scalar: paths that differ in it only are
  * one path from here on. */
 #define VERIFIER_FORGET(x) ((x) ^= control.zero)
 

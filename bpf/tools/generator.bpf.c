@@ -257,9 +257,9 @@ struct clients {
 	__u8 dest_mac[6];
 	__u8 source_mac[6];
 	__u32 ifindex;
-	__u32 unwanted; /* how many clients send unwanted requests */
-	__u32 wanted;	/* and how many wanted ones */
-	__u32 share;	/* of the requests that are wanted ones, times 2^32 */
+	__u32 unwanted; /* number of clients that send unwanted requests */
+	__u32 wanted;	/* number of clients that send wanted ones */
+	__u32 share;	/* share of wanted requests, times 2^32 */
 	__u16 port;
 	__u8 families; /* enum families */
 	__u8 pad;
@@ -272,9 +272,9 @@ SEC(".data.clients") struct clients clients = {.unwanted = 1, .wanted = 1};
 struct requests {
 	__u64 unwanted; /* sent */
 	__u64 wanted;
-	__u32 next_unwanted; /* whose turn it is */
+	__u32 next_unwanted; /* number of the next client */
 	__u32 next_wanted;
-	__u32 phase; /* of the share: a carry makes a wanted request */
+	__u32 phase; /* sum of `share` so far: a carry makes a wanted request */
 	__u32 pad;
 };
 SEC(".data.requests") struct requests requests = {};

@@ -71,7 +71,7 @@ int hook_xdp(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* Who is denied, by address; sized and filled before attaching. */
+/* Denied addresses; sized and filled before attaching. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

@@ -89,7 +89,7 @@ fn shield() -> anyhow::Result<()> {
         .context("cannot unblock signals")
 }
 
-/// Can it run here at all?
+/// Fails with the reason if the demo cannot run here.
 fn probe(weir: &Path) -> anyhow::Result<()> {
     let programs = [&weir_testkit::sshd::PROGRAMS[..], &["nginx"]].concat();
     if let Some(why) = weir_netlab::missing(&programs) {

@@ -43,7 +43,7 @@ const SOURCES: [&str; 4] = [
     "2001:db8:bad::/48",
     "2001:db8:c::/48",
 ];
-/// Its addresses on the segment, by family.
+/// The router's addresses on the segment, by family.
 const ROUTER: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// A ban as `weir bans --json` lists it.
@@ -62,12 +62,12 @@ pub struct Times {
     pub to_drop: f64,
 }
 
-/// Everything that runs; all of it ends with this value.
+/// Namespaces, daemon and clients of the demo; all of them end with this value.
 pub struct DemoNetwork {
     weir: PathBuf,
     config: PathBuf,
     socket: PathBuf,
-    /// What the daemon says.
+    /// The file with the daemon's output.
     said: PathBuf,
     host: Namespace,
     internet: Namespace,
@@ -272,7 +272,7 @@ impl DemoNetwork {
         Ok(())
     }
 
-    /// What a verb prints; its exit code must be 0.
+    /// The output of a verb; its exit code must be 0.
     pub fn weir(&self, args: &[&str]) -> anyhow::Result<String> {
         let out = self.command(args).output()?;
         if !out.status.success() {
@@ -285,7 +285,7 @@ impl DemoNetwork {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// The same as JSON.
+    /// The output of a verb as JSON.
     pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(
             &self.weir(&[args, &["--json"]].concat())?,

@@ -32,7 +32,7 @@ pub fn own_address(number: usize, family: usize) -> String {
     format!("{}{}", REAL[family], number + 1)
 }
 
-/// What weir is told of them.
+/// The configuration of weir with the farm's servers.
 pub fn configuration() -> String {
     let reals =
         (0..SERVERS).map(|number| format!("{{ address = \"{}\" }}", own_address(number, 0)));
@@ -179,7 +179,8 @@ impl Visit {
         }
     }
 
-    /// Which server this connection is with; it must see who really asks.
+    /// The number of the server behind this connection; it must see the client's own
+    /// address.
     pub fn who(&mut self, participant: &Participant) -> anyhow::Result<usize> {
         let said = String::from_utf8(self.get("/")?)?;
         let (number, seen) = said.split_once(' ').context("a name and an address")?;
@@ -194,9 +195,9 @@ impl Visit {
 
 /// One new connection of a customer.
 pub struct Served {
-    /// When it was begun.
+    /// The time at which the connection was begun.
     pub at: Instant,
-    /// By which server; why not.
+    /// The number of the server, or the error.
     pub by: anyhow::Result<usize>,
 }
 
@@ -207,7 +208,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// These participants in turn, each with a new connection.
+    /// Starts customers from these participants in turn, each with a new connection.
     pub fn start(internet: &Namespace, participants: &[&Participant]) -> Self {
         const PAUSE: Duration = Duration::from_millis(10);
         let stop = Arc::new(AtomicBool::new(false));

@@ -73,7 +73,7 @@ impl Screen {
         self.notes.push((what.to_owned(), value.to_owned()));
     }
 
-    /// All went well.
+    /// Prints the summary of a run without an error.
     pub fn summary(&self) {
         self.plain(&format!(
             "\nIn {:.0} s, {} claims checked, all true:\n\

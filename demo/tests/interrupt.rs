@@ -89,7 +89,7 @@ impl Run {
         children.trim().to_owned()
     }
 
-    /// As the terminal does it: to everything in the foreground.
+    /// Interrupts the demo as a terminal does: everything in the foreground gets SIGINT.
     fn interrupt(&self) {
         let group = Pid::from_raw(self.demo.id().try_into().unwrap());
         killpg(group, Signal::SIGINT).unwrap();

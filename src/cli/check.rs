@@ -102,7 +102,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     })
 }
 
-/// What it makes the daemon do; what it does not mention is left out.
+/// Prints what the configuration makes the daemon do; what it does not mention is left out.
 fn summary(config: &Config) -> std::io::Result<()> {
     let enforcement = &config.enforcement;
     let auto = if enforcement.auto { " (auto)" } else { "" };
@@ -205,7 +205,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
     )
 }
 
-/// What `auto` chooses by.
+/// The basis on which `auto` chooses, in words.
 fn auto_goes_by(config: &Config) -> String {
     if config.enforcement.backend != BackendChoice::Auto {
         return String::new();

@@ -28,11 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The daemon behind one socket.
 pub struct Client {
     socket: PathBuf,
-    /// Whose instance another process may hold.
+    /// The configuration, whose instance another process may hold.
     config: PathBuf,
 }
 
-/// Nobody listens at the socket: in the chain of an error.
+/// The error that no daemon listens at the socket; it may be in the chain of another.
 #[derive(Debug)]
 pub struct Unreachable(String);
 
@@ -71,11 +71,11 @@ pub fn is_answer(error: &anyhow::Error) -> bool {
     error.is::<Refused>()
 }
 
-/// What the daemon answered.
+/// The daemon's answer.
 pub enum Reply {
-    /// What was asked for.
+    /// The value that was asked for.
     Ok(Value),
-    /// There is nothing like that; in its words.
+    /// The object does not exist; the daemon's own words.
     NotFound(String),
 }
 
@@ -250,7 +250,7 @@ async fn read(response: hyper::Response<Incoming>) -> anyhow::Result<Value> {
     Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-/// Why there is no answer; "not found" may be one.
+/// The reason why there is no answer; "not found" may be one.
 async fn refusal(response: hyper::Response<Incoming>) -> anyhow::Result<Reply> {
     let status = response.status();
     let why = match read(response).await?["error"].as_str() {

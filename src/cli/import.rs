@@ -95,7 +95,8 @@ pub struct Args {
     secrets: PathBuf,
 }
 
-/// Nobody's configuration is larger; a dump of a million bans is not.
+/// The longest file that is read, in bytes: no configuration is longer, nor is a dump of a
+/// million bans.
 const MAX_FILE: u64 = 64 << 20;
 
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {

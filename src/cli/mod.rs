@@ -110,15 +110,15 @@ enum Verb {
 
 /// What a verb found, for the exit code.
 pub enum ExitAnswer {
-    /// It was done, or the result is positive: exit code 0.
+    /// The verb was carried out, or its result is positive: exit code 0.
     Done,
     /// The result is negative: exit code 1.
     No,
-    /// It failed, and the error is printed already: exit code 2.
+    /// The verb failed, and the error is printed already: exit code 2.
     Mistaken,
 }
 
-/// What all verbs share.
+/// The options that all verbs share.
 pub struct Common {
     config: PathBuf,
     socket: Option<PathBuf>,
@@ -135,7 +135,7 @@ impl Common {
     }
 }
 
-/// Does what was asked.
+/// Carries out the verb of the command line.
 pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
     if weir.local {
         show::local_times();

@@ -54,7 +54,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What a balancer sends.
+/// The kind of a balancer's tunnel.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     // IPv4 or IPv6 in IPv4 or IPv6

@@ -76,11 +76,11 @@ fn width(text: &str) -> usize {
 /// What a word says about the host, in the colour of a traffic light.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As it should be.
+    /// The state is as it should be.
     Good,
-    /// Worth a look.
+    /// The state is worth a look.
     Doubtful,
-    /// To be mended.
+    /// The state needs to be mended.
     Bad,
 }
 
@@ -165,7 +165,7 @@ pub fn moment(text: &str) -> String {
     }
 }
 
-/// Who made it, in a sentence.
+/// The producer of a ban, for a sentence.
 pub fn by(ban: &Value) -> String {
     match ban["producer"].as_str() {
         Some("manual") => "manual".to_owned(),
@@ -200,7 +200,7 @@ fn widths(head: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
     widths
 }
 
-/// How wide [`table`] prints this.
+/// The width of the table that [`table`] prints of these rows.
 pub fn table_width(head: &[&str], rows: &[Vec<String>]) -> usize {
     let widths = widths(head, rows);
     widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)

@@ -69,8 +69,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     })
 }
 
-/// What holds although nobody answers: bans and lists stay in the kernel. Without
-/// a daemon nobody bans; whether one that is silent does nobody knows.
+/// Shows what holds although nobody answers: bans and lists stay in the kernel. Without a
+/// daemon nobody bans; whether one that is silent does nobody knows.
 fn without_daemon(
     common: &Common,
     as_json: bool,

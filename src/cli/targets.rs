@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 /// More are not taken at once.
 const MAX: usize = 1_000_000;
 
-/// All that are named. Of a line of standard input each word counts, up to a
+/// All targets that are named. Of a line of standard input each word counts, up to a
 /// comment (`#`).
 pub fn read(named: &[String]) -> anyhow::Result<Vec<String>> {
     let mut targets = Vec::new();

@@ -58,7 +58,7 @@ fn families(text: &str) -> Vec<(String, Family)> {
     families
 }
 
-/// The same of what `--json` prints.
+/// The families that `--json` prints.
 fn from_json(metrics: &Value) -> Vec<(String, Family)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let families = metrics.as_array().unwrap().iter().map(|metric| {

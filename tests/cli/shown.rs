@@ -24,7 +24,7 @@ impl Host {
         script.stdin(Stdio::null()).output().unwrap().into()
     }
 
-    /// The same on one that is so wide.
+    /// Runs a verb on a terminal that is so wide.
     fn on_terminal_of(&self, columns: usize, args: &str) -> Answer {
         let weir = super::WEIR;
         let config = self.path("weir.toml");

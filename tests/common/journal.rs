@@ -46,7 +46,7 @@ impl Journal {
         self.write_as(program, uid, session, messages);
     }
 
-    /// The same of a unit's process, under an identifier.
+    /// Writes an entry of a unit's process, under an identifier.
     pub fn write_as(
         &self,
         program: &str,
@@ -66,7 +66,7 @@ impl Journal {
         self.write_entries(&fields, messages);
     }
 
-    /// The same with these fields, and no others.
+    /// Writes entries with these fields, and no others.
     pub fn write_entries(
         &self,
         fields: &[(&str, &str)],

@@ -150,7 +150,7 @@ impl Flow {
         Some(Self(stream))
     }
 
-    /// Which real answers here.
+    /// The number of the real behind this connection.
     #[track_caller]
     pub fn ask(&mut self) -> u8 {
         self.0

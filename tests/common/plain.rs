@@ -55,7 +55,7 @@ impl Plain {
         self.configure_only(&format!("allow = [\"198.51.100.0/24\"]\n{more}"));
     }
 
-    /// The same with nobody exempt.
+    /// Writes the configuration with nobody exempt; takes nothing into force.
     pub fn configure_only(&self, more: &str) {
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"{{dir}}/state\"\n\
@@ -161,7 +161,7 @@ impl Plain {
         self.ask(&["why", addr]).0 == Some(0)
     }
 
-    /// What the daemon wrote so far.
+    /// The daemon's log so far.
     pub fn said(&self) -> String {
         self.read("daemon.log")
     }

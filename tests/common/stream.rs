@@ -61,9 +61,9 @@ impl Drop for Stop<'_> {
 /// Packets that came beside something.
 #[derive(Default)]
 pub struct Traffic {
-    /// Of those who are denied, to a port.
+    /// Packets of denied clients, to a port.
     pub denied: AtomicU64,
-    /// Of customers, to the port behind it.
+    /// Packets of customers, to the port behind it.
     pub customers: AtomicU64,
 }
 

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// One request: its first line, and its headers in lower case.
+/// A request: its first line, and its headers in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     pub line: String,
@@ -42,7 +42,7 @@ pub struct Web {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a connection is wrapped into.
+/// A function that wraps a connection, as into TLS.
 pub type Wrap = Box<dyn Fn(TcpStream) -> Box<dyn Stream> + Send>;
 
 impl Web {
@@ -107,7 +107,7 @@ impl Web {
         format!("http://{}/{path}", self.addr)
     }
 
-    /// All requests so far.
+    /// All requests that have come so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }

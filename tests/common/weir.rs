@@ -23,7 +23,7 @@ use super::SOON;
 /// The program under test.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// What a verb answered.
+/// The exit code and output of a verb.
 #[derive(Debug)]
 pub struct Answer {
     pub code: Option<i32>,
@@ -279,7 +279,7 @@ impl Weir {
         number.parse().unwrap()
     }
 
-    /// What the daemon wrote so far.
+    /// The daemon's standard error so far.
     pub fn said(&self) -> String {
         fs::read_to_string(self.path("daemon.err")).unwrap_or_default()
     }

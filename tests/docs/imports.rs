@@ -115,7 +115,7 @@ struct Names<'t> {
     module: Module,
     inner: Vec<usize>,
     found: BTreeSet<Module>,
-    /// Is it in a `use` that is being read?
+    /// Whether a `use` is being read.
     in_use: bool,
     brought: Brought,
 }
@@ -265,7 +265,7 @@ fn modules(src: &str) -> BTreeMap<Module, String> {
     all
 }
 
-/// Who names whom, among the children of each module.
+/// The modules that each module names, among the children of each module.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 fn graphs(files: &BTreeMap<Module, String>) -> BTreeMap<Module, Graph> {
@@ -337,8 +337,7 @@ fn way(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
     None
 }
 
-/// What is wrong with a crate: a cycle that is not known, a known step that
-/// closes none.
+/// The mistakes of a crate: a cycle that is not known, a known step that closes none.
 fn mistakes(name: &str, files: &BTreeMap<Module, String>, known: &[&str]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut left: BTreeSet<&str> = known.iter().copied().collect();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::{read, tree};
 
-/// What is said of a program: does it need root, does it run alone?
+/// Whether a program needs root, and whether it runs alone.
 type Needs = (bool, bool);
 
 /// The rows of a list. A name without a directory is one of the directory that the

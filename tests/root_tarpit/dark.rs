@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Those of [`DARK`], once nobody has answered for two seconds.
+/// Addresses of [`DARK`], once nobody has answered for two seconds.
 const LEARNED: &str =
     "[tarpit]\ndark = [\"192.0.2.64/26\", \"2001:db8::40:0/112\"]\ndark_after = \"2s\"\n";
 /// The last number of a neighbour's address, who only answers.

@@ -22,7 +22,8 @@ const SOURCES: u32 = 1 << 17;
 const SAMPLE: u32 = 1024;
 /// XDP_TX.
 const TX: u32 = 3;
-/// Of limits, as a power of two: a second's answers are then more than a flood asks for.
+/// The factor of raised limits, as a power of two: a second's answers are then more than a
+/// flood asks for.
 const RAISED: u32 = 16;
 
 /// Measures the rows of IPv4 and IPv6, on XDP.

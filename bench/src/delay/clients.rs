@@ -16,18 +16,18 @@ use super::{
 };
 use crate::report::percentile;
 
-/// What takes longer is lost; a queue of 8,192 packets that is served at 80 k
-/// a second takes half of it.
+/// A round trip that takes longer counts as lost; a queue of 8,192 packets that is served
+/// at 80 k a second takes half of it.
 pub const LOST_AFTER: Duration = Duration::from_millis(200);
 
-/// How many, how fast.
+/// The number of probes that a client sends, and their pace.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// No more than these.
+    /// The most probes in one window.
     pub most: usize,
-    /// For this long at most.
+    /// The longest time that a client probes.
     pub window: Duration,
-    /// Sleep between two.
+    /// The client's sleep between two probes.
     pub pause: Duration,
 }
 
@@ -36,7 +36,7 @@ pub struct Pace {
 pub struct Latency {
     /// New flows tried.
     pub tried: usize,
-    /// Without an answer in time.
+    /// New flows without an answer within [`LOST_AFTER`].
     pub lost: usize,
     #[allow(missing_docs, reason = "percentiles of those that were answered")]
     #[serde(deserialize_with = "or_nan")]
@@ -77,7 +77,7 @@ impl Latency {
         }
     }
 
-    /// Of those tried, in percent.
+    /// Flows without an answer in time, in percent of those tried.
     pub fn lost_percent(&self) -> f64 {
         100.0 * self.lost as f64 / self.tried.max(1) as f64
     }

@@ -27,7 +27,7 @@ const CATCH_UP: Duration = Duration::from_millis(20);
 /// The length of a call when sending without a pause.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// What the background has done.
+/// Packets and processor time of the background load.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
     /// Packets that the generator has sent.
@@ -38,18 +38,18 @@ pub struct Sent {
     pub cpu: f64,
 }
 
-/// What is sent.
+/// The background load beside the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// No packets beside the clients' own.
     None,
     /// New flows of allowed sources, so many a second.
     Flows(u32),
-    /// The same, as many as go.
+    /// New flows of allowed sources, as many a second as the generator can send.
     FlowsAtLimit,
     /// Packets of sources all over the world, so many a second.
     Flood(u32),
-    /// The same, as many as go.
+    /// Packets of sources all over the world, as many a second as the generator can send.
     FloodAtLimit,
 }
 

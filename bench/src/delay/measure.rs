@@ -27,7 +27,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub enum Part {
     /// Latency of a new flow, nothing else on the wire.
     Idle,
-    /// The same beside new flows at rising rates.
+    /// Latency of clients beside new flows at rising rates.
     Load,
     /// CPU for a million new flows, no client.
     Cost,
@@ -37,40 +37,40 @@ pub enum Part {
     Paper,
 }
 
-/// What one moment has shown.
+/// Latencies, packets and processor time of one measured window.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Point {
-    /// Of which part.
+    /// The part of the benchmark to which the point belongs.
     pub part: Part,
     /// Name of the path.
     pub path: String,
-    /// Of the rounds that follow each other.
+    /// The number of the round in which the point was measured.
     pub round: u32,
     /// The load as ordered: packets a second; `None` is the generator's limit.
     pub rate: Option<u32>,
-    /// How long connect() took; none if TCP was not measured.
+    /// Latency of `connect()`; `None` if TCP was not measured.
     pub tcp: Option<Latency>,
-    /// A datagram from a new socket, and its answer.
+    /// Latency of a datagram from a new socket and its answer; `None` without UDP clients.
     pub udp: Option<Latency>,
     /// Background packets that left the generator.
     pub sent: u64,
-    /// For so many seconds.
+    /// The length of the measured window, in seconds.
     pub seconds: f64,
-    /// Of them, the wire's own ring had no room for these.
+    /// Packets of these for which the ring of the wire itself had no room.
     pub wire_full: u64,
-    /// These came to the sink behind the path.
+    /// Packets that reached the sink behind the path.
     pub delivered: u64,
-    /// These the path denied.
+    /// Packets that the path denied.
     pub denied: u64,
-    /// For these its queue had no room; the client's are among them.
+    /// Packets for which the path's queue had no room, the client's included.
     pub queue_full: u64,
     /// Rules that the path has inserted meanwhile.
     pub rules: u64,
     /// Seconds of CPU: the generator's thread, softirqs on its back included.
     pub cpu_sender: f64,
-    /// Those of the kernel's softirq threads.
+    /// CPU seconds of the kernel's softirq threads.
     pub cpu_softirq: f64,
-    /// Those of the path's process.
+    /// CPU seconds of the path's process.
     pub cpu_path: f64,
 }
 
@@ -80,7 +80,7 @@ impl Point {
         self.sent.saturating_sub(self.delivered + self.denied)
     }
 
-    /// The same of those sent, in percent.
+    /// Background packets that were not handled, in percent of those sent.
     pub fn lost_percent(&self) -> f64 {
         100.0 * self.lost() as f64 / self.sent.max(1) as f64
     }
@@ -97,20 +97,20 @@ impl Point {
     }
 }
 
-/// What to do at a point.
+/// The part, round, load and clients of one point.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// Belongs to this.
+    /// The part of the benchmark to which the point belongs.
     pub part: Part,
-    /// In this round.
+    /// The round in which the point is measured.
     pub round: u32,
-    /// What is sent beside the clients.
+    /// The background load beside the clients.
     pub load: Load,
-    /// The client's connections.
+    /// The pace of new connections; `None`: no TCP clients.
     pub tcp: Option<Pace>,
-    /// How datagrams are sent; none: no UDP clients.
+    /// The pace of datagrams; `None`: no UDP clients.
     pub udp: Option<Pace>,
-    /// No client: so long.
+    /// The length of the window where there is no client.
     pub alone: Duration,
 }
 

@@ -177,9 +177,9 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
 /// What tables and plots are made of.
 #[derive(Default, serde::Deserialize)]
 pub struct Shown {
-    /// By our method.
+    /// Points measured by our own method.
     pub points: Vec<Point>,
-    /// By the paper's.
+    /// Points measured by the paper's method.
     pub simulations: Vec<Simulation>,
 }
 

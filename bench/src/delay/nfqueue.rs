@@ -55,7 +55,7 @@ const PAYLOAD: u16 = 10;
 const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 
-/// How the program is started.
+/// Arguments of the program that serves the queue.
 #[derive(clap::Args)]
 pub struct QueueArgs {
     /// The queue's number

@@ -10,7 +10,7 @@ use weir_netlab::Namespace;
 
 use super::{layout::DEVICE, world::Range};
 
-/// Where the map is asked.
+/// The hook and priority of the chain that looks addresses up in the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     /// inet prerouting, before connection tracking.

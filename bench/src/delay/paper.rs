@@ -38,11 +38,11 @@ const ETH: usize = 14;
 pub struct Simulation {
     /// Name of the path.
     pub path: String,
-    /// Of the rounds that follow each other.
+    /// The number of the round in which the path was measured.
     pub round: u32,
     /// Packets a second as ordered; `None` is as fast as the sender goes.
     pub rate: Option<u32>,
-    /// How many packets were sent.
+    /// The number of packets sent.
     pub sent: usize,
     /// Packets a second, by their times.
     pub send_rate: f64,
@@ -51,7 +51,7 @@ pub struct Simulation {
     /// The median of RTT, µs.
     #[serde(deserialize_with = "super::clients::or_nan")]
     pub rtt_p50: f64,
-    /// Its 99th percentile, µs.
+    /// The 99th percentile of RTT, µs.
     #[serde(deserialize_with = "super::clients::or_nan")]
     pub rtt_p99: f64,
     /// The mean distance between two packets that come back, µs: the paper's T_e
@@ -66,7 +66,7 @@ pub struct Simulation {
 pub struct Delay {
     /// D_g: the mean of the addends that count.
     pub mean: f64,
-    /// Their standard deviation.
+    /// The standard deviation of those addends.
     pub sigma: f64,
     /// Half of the 95 % confidence interval as the paper has it.
     pub half_interval: f64,

@@ -28,9 +28,9 @@ const READY_IN: Duration = Duration::from_secs(60);
 /// The core of a program in user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Core {
-    /// That of client and server.
+    /// The core of client and server.
     Same,
-    /// That of the background load.
+    /// The core of the background load.
     Other,
 }
 
@@ -39,13 +39,14 @@ pub enum Core {
 pub enum Path {
     /// No filter at all: the lower limit.
     Nothing,
-    /// The same in a network of its own: what differs from it is noise.
+    /// No filter either, in a network of its own: a difference from [`Path::Nothing`] is
+    /// noise.
     NothingAgain,
     /// Connection tracking, and no decision.
     Conntrack,
     /// The shipped daemon, its program on this hook.
     Weir(&'static str),
-    /// The same decision by nftables, at this place.
+    /// The country decision by nftables, at this hook.
     Nft(At),
     /// A queue to user space.
     Queue {
@@ -55,7 +56,7 @@ pub enum Path {
         batch: bool,
         /// A rule for each denied source.
         ban: bool,
-        /// Where the program runs.
+        /// The core on which the program runs.
         core: Core,
     },
 }
@@ -70,7 +71,7 @@ const fn queue(every: bool, batch: bool, core: Core) -> Path {
 }
 
 impl Path {
-    /// All that are compared.
+    /// All paths that the benchmark compares.
     pub const ALL: [Self; 14] = [
         Self::Nothing,
         Self::NothingAgain,
@@ -93,7 +94,7 @@ impl Path {
         },
     ];
 
-    /// Its name in tables, files and `--paths`.
+    /// The path's name in tables, files and `--paths`.
     pub fn name(self) -> String {
         match self {
             Self::Nothing => "nothing".into(),
@@ -120,7 +121,7 @@ impl Path {
         }
     }
 
-    /// Does it run a program for each denied source?
+    /// Whether the path bans each denied source.
     pub fn bans(self) -> bool {
         matches!(self, Self::Queue { ban: true, .. })
     }
@@ -140,7 +141,7 @@ impl Path {
 pub struct Policy<'a> {
     /// The country database that the paths decide by.
     pub world: &'a World,
-    /// Its file; none is the one that is built in.
+    /// The file of that database; `None`: the built-in one.
     pub database: Option<&'a File>,
     /// Countries that pass.
     pub allow: &'a [Country],
@@ -178,7 +179,7 @@ pub struct Around {
     pub device: u64,
     /// IP packets that came to the stack.
     pub stack: u64,
-    /// Those that went on to the host.
+    /// IP packets that went on to the host.
     pub host: u64,
 }
 
@@ -248,7 +249,7 @@ impl Running {
         }
     }
 
-    /// Its process, if it has one.
+    /// The process id of the path's program; `None` where the kernel alone decides.
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::Rules | Self::Nft(_) => None,

@@ -12,15 +12,15 @@ use crate::report::{Report, median};
 
 /// A path loses when more than this of the background does not get through.
 const LOSING_PERCENT: f64 = 0.1;
-/// What the others are compared with.
+/// The path that the other paths are compared with.
 const BASE: &str = "nothing";
 
-/// Which of a point's two latencies.
+/// A function that picks one of a point's two latencies.
 pub type Kind = fn(&Point) -> Option<Latency>;
-/// Their names in rows.
+/// The two latencies by their names in rows.
 pub const KINDS: [(&str, Kind); 2] = [("tcp", |p| p.tcp), ("udp", |p| p.udp)];
 
-/// One point, as it comes.
+/// The line of one point, printed as soon as it is measured.
 pub fn line(point: &Point) -> String {
     let mut text = format!(
         "{:?}, {} at {}:",
@@ -75,7 +75,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Its points, in order of their rounds.
+    /// The points of the row, in order of their rounds.
     fn points(self) -> impl Iterator<Item = &'a Point> {
         self.points.iter().filter(move |point| {
             point.part == self.part && point.rate == self.rate && point.path == self.path
@@ -158,7 +158,7 @@ pub fn rows(report: &mut Report, shown: &Shown) {
     }
 }
 
-/// All tables of what there is.
+/// All tables of the points and simulations, in Markdown.
 pub fn tables(shown: &Shown) -> String {
     let points = &shown.points;
     let mut out = String::new();

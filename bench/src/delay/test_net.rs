@@ -27,14 +27,14 @@ use super::{
 
 /// The host, as the clients know it.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// Who is always allowed, and measured.
+/// The client's address: always allowed, and the one that is measured.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(145, 10, 0, 1);
 /// The background's flows come from 11.0.0.0/8, each from the next address.
 pub const BACKGROUND: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 1);
 
 const TCP_PORT: u16 = 443;
 const UDP_PORT: u16 = 5300;
-/// Where the background goes: what arrives is counted and thrown away.
+/// The port of the background load: packets to it are counted and thrown away.
 const SINK_PORT: u16 = 12345;
 /// Distinct background flows; a conntrack table has less room.
 const FLOWS: u32 = 1 << 24;
@@ -56,7 +56,7 @@ pub struct Counts {
 
 /// A path in its network.
 pub struct TestNet {
-    /// What is measured here.
+    /// The packet path that is measured.
     pub path: Path,
     running: Running,
     clients: Clients,

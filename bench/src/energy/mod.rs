@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 /// A stretch of time whose energy is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// Seconds since 1970.
+    /// The begin of the window, in seconds since 1970.
     pub from: f64,
-    /// When it ends, in seconds since 1970.
+    /// The end of the window, in seconds since 1970.
     pub to: f64,
-    /// What was computed meanwhile.
+    /// CPU seconds that the measured work took in that time.
     pub cpu_seconds: f64,
 }
 
@@ -52,15 +52,15 @@ pub trait Meter: Send {
 pub enum Source {
     /// The first that there is of the four that need nothing from outside.
     Auto,
-    /// Nothing is looked for.
+    /// No energy is measured.
     None,
     /// Counters of the processor, by powercap.
     Rapl,
-    /// The same and others, by perf.
+    /// Counters of the processor, those of powercap and others, by perf.
     Perf,
     /// A sensor, of this chip if it is named.
     Hwmon(Option<String>),
-    /// What a discharging battery gives.
+    /// The power that a discharging battery reports.
     Battery,
     /// The log of an external meter.
     Csv(csv::Log),

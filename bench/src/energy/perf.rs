@@ -16,11 +16,11 @@ struct Event {
     joules: f64,
 }
 
-/// What sysfs says.
+/// The `power` event source of perf, as sysfs describes it.
 #[derive(Debug, PartialEq)]
 struct Pmu {
     number: u32,
-    /// One of each package.
+    /// One CPU number of each package.
     cpus: Vec<u32>,
     events: Vec<Event>,
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 
 use super::{Meter, Window};
 
-/// How often sensors are asked.
+/// The time between two readings of a sensor.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The longest that an answer is good for.
 const STALE: Duration = Duration::from_secs(3);

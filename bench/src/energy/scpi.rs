@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_REPLY: usize = 64;
 const DEFAULT_QUERY: &str = "MEAS:POW?";
 
-/// Whom to ask what.
+/// The host of a network meter and the query that reads its power.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     host: String,

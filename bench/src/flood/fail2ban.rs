@@ -15,7 +15,7 @@ use super::{
     weir::log,
 };
 
-/// What it needs beside itself.
+/// Programs without which the row cannot run.
 const PROGRAMS: [&str; 2] = ["fail2ban-server", "nft"];
 /// The table that its action makes.
 const TABLE: [&str; 3] = ["table", "inet", "f2b-table"];

@@ -49,7 +49,7 @@ pub struct Sample {
     pub ideal: f64,
 }
 
-/// What a run has shown.
+/// Counts and alerts of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The scenario's name.
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub cpu_filter: Option<f64>,
     /// Seconds of CPU: the server's process.
     pub cpu_server: f64,
-    /// What the daemon complained of.
+    /// Alerts that the daemon raised.
     pub alerts: Vec<String>,
 }
 
@@ -99,8 +99,8 @@ impl Outcome {
         self.between(&Sample::default(), &self.end())
     }
 
-    /// The same from the end of the first bans on; `None` for a run that was
-    /// too short for them. It may pass 100: who is banned late in one cycle is
+    /// The share of the ideal from the end of the first bans on, in percent; `None` for a
+    /// run that was too short for them. It may pass 100: who is banned late in one cycle is
     /// banned for longer into the next.
     pub fn of_ideal_later(&self) -> Option<f64> {
         let from = self.samples.iter().find(|s| s.at >= self.ban_seconds)?;
@@ -111,17 +111,17 @@ impl Outcome {
         100.0 * (to.dropped - from.dropped) as f64 / (to.ideal - from.ideal)
     }
 
-    /// Of the unwanted requests sent, dropped by the filter, in percent.
+    /// Unwanted requests that the filter dropped, in percent of those sent.
     pub fn of_sent(&self) -> f64 {
         100.0 * self.end().dropped as f64 / self.end().unwanted as f64
     }
 
-    /// Of the wanted requests sent, answered, in percent.
+    /// Wanted requests that were answered, in percent of those sent.
     pub fn wanted_answered(&self) -> f64 {
         100.0 * self.end().answered as f64 / self.end().wanted as f64
     }
 
-    /// Of the records logged, read by the filter, in percent.
+    /// Records that the filter read, in percent of those logged.
     pub fn records_read(&self) -> Option<f64> {
         let read = self.read? as f64;
         Some(100.0 * read / self.end().logged.max(1) as f64)
@@ -217,7 +217,7 @@ impl Server {
     }
 }
 
-/// Who filters, running.
+/// The running filter and its drop counters.
 enum Running {
     Weir(Weir, DropCounters),
     Oracle(DropCounters),

@@ -7,9 +7,9 @@ use weir_bpf::clients::Families;
 /// Unwanted requests a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// So many a second.
+    /// A fixed number of requests a second.
     PerSecond(u32),
-    /// As many as the machine gives.
+    /// As many requests a second as the machine can send.
     Highest,
 }
 
@@ -50,7 +50,7 @@ pub enum Use {
     Message,
 }
 
-/// Who stands before the server.
+/// The filter in front of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
     /// `weir daemon`.
@@ -79,7 +79,7 @@ impl fmt::Display for Filter {
 /// What one run sends, and through which filter.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Of the thesis; the oracle runs belong to none.
+    /// The experiment of the thesis; `None`: an oracle run, which belongs to none.
     pub experiment: Option<u8>,
     /// Which program filters.
     pub filter: Filter,
@@ -87,7 +87,7 @@ pub struct Scenario {
     pub families: Families,
     /// How many unwanted requests are sent.
     pub rate: Rate,
-    /// From so many clients.
+    /// The number of clients that send unwanted requests.
     pub clients: u32,
     /// Wanted requests a second.
     pub wanted: u32,
@@ -98,7 +98,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Its name in tables, files and `--only`.
+    /// The scenario's name in tables, files and `--only`.
     pub fn name(&self) -> String {
         match self.filter {
             Filter::Fail2ban => format!("{} {} {} clients", self.filter, self.rate, self.clients),

@@ -37,7 +37,7 @@ use weir_ring::Writer;
 pub const LIMIT: u8 = 3;
 /// Requests taken by one system call at most.
 const BATCH: usize = 64;
-/// Of a request only the first byte is looked at.
+/// Bytes of a request that are received: only the first one is looked at.
 const REQUEST: usize = 16;
 /// Threads, each with a socket of its own.
 pub const THREADS: usize = 2;
@@ -48,7 +48,7 @@ const RECEIVE_BUFFER: usize = 64 << 20;
 /// A thread looks this often whether it is to stop.
 const TICK: i64 = 100;
 
-/// How the server is started.
+/// Arguments of the server.
 #[derive(clap::Args)]
 pub struct ServerArgs {
     /// UDP port, both families
@@ -136,7 +136,7 @@ impl Counters {
     }
 }
 
-/// Where refusals of one thread go.
+/// The destination of one thread's refusals: a log file, a ring or the oracle.
 enum Sink {
     File(LogFile),
     Ring(Box<LogRing>),
@@ -252,7 +252,8 @@ impl LogRing {
     }
 }
 
-/// As text; IPv4 without the formatter, which would cost more than receiving.
+/// Appends an address as text; IPv4 without the formatter, which would cost more than
+/// receiving.
 fn push_address(text: &mut Vec<u8>, addr: IpAddr) {
     match addr {
         IpAddr::V4(addr) => {

@@ -93,12 +93,12 @@ impl TestNet {
         })
     }
 
-    /// Where server and filter run.
+    /// The namespace in which server and filter run.
     pub fn host(&self) -> &Namespace {
         &self.host
     }
 
-    /// What was sent and answered.
+    /// The clients, with their counts of requests and answers.
     pub fn clients(&self) -> &Clients {
         &self.clients
     }
@@ -175,7 +175,7 @@ impl Process {
         &mut self.child
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }

@@ -26,12 +26,12 @@ pub fn seconds_in(schedstat: &Path) -> f64 {
     nanos.unwrap_or(0.0) / 1e9
 }
 
-/// Those of the calling thread, softirqs on its back included.
+/// CPU seconds of the calling thread, softirqs on its back included.
 pub fn of_thread() -> f64 {
     seconds_in(Path::new("/proc/thread-self/schedstat"))
 }
 
-/// Those of the kernel's threads that take over softirqs.
+/// CPU seconds of the kernel's threads that take over softirqs.
 pub fn of_softirq_threads() -> f64 {
     static THREADS: LazyLock<Vec<std::path::PathBuf>> = LazyLock::new(|| {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();

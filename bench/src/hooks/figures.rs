@@ -15,9 +15,9 @@ const MAIN: u16 = 32;
 /// A row's figure with its spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// The middle one.
+    /// The median of the rounds.
     pub median: f64,
-    /// Of a sample; 0 for a single round.
+    /// The sample standard deviation; 0 for a single round.
     pub deviation: f64,
 }
 
@@ -52,7 +52,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Its points, if there are any.
+    /// The group of a row's points; `None` if the run has none.
     pub fn of(run: &'a Run, hook: &str, family: &str, payload: u16) -> Option<Self> {
         let of = |name: &str| -> Vec<&Point> {
             let same = |p: &&Point| p.hook == name && p.family == family && p.payload == payload;
@@ -94,18 +94,18 @@ impl<'a> Group<'a> {
         self.figure(|p| p.dropped as f64 / p.seconds / 1e6)
     }
 
-    /// The same in bits of frames.
+    /// Dropped packets, in Gbit/s of whole frames.
     pub fn gbits(&self) -> Option<Figure> {
         self.figure(|p| p.dropped as f64 * f64::from(p.frame) * 8.0 / p.seconds / 1e9)
     }
 
-    /// Of what was sent, what came to the interface, in percent.
+    /// Packets that came to the interface, in percent of those sent.
     pub fn arrived(&self) -> Option<f64> {
         let figure = self.figure(|p| 100.0 * p.arrived as f64 / p.sent as f64)?;
         Some(figure.median)
     }
 
-    /// Of what arrived, what its own counter says it dropped, in percent.
+    /// Packets that the row dropped by its own counter, in percent of those that arrived.
     pub fn dropped(&self) -> Option<f64> {
         let figure = self.figure(|p| 100.0 * p.dropped as f64 / p.arrived as f64)?;
         Some(figure.median)
@@ -116,12 +116,12 @@ impl<'a> Group<'a> {
         self.figure(|p| p.cpu() / p.dropped as f64 * 1e6)
     }
 
-    /// Those of the generator alone, for a million packets.
+    /// CPU seconds of the generator alone, for a million packets.
     pub fn cpu_of_generator(&self) -> Option<f64> {
         Some(self.alone? * 1e6)
     }
 
-    /// What remains for the receiver.
+    /// CPU seconds of the receiver for a million dropped packets: all but the generator's.
     pub fn cpu(&self) -> Option<Figure> {
         let alone = self.alone.unwrap_or(0.0);
         self.figure(|p| (p.cpu() - alone * p.sent as f64) / p.dropped as f64 * 1e6)

@@ -35,7 +35,7 @@ const WARM_UP: Duration = Duration::from_millis(5);
 /// What still is in a queue when sending ends gets so long to come out.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What one moment has shown.
+/// Packets, processor time and energy of one measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// The name of the row.
@@ -44,33 +44,33 @@ pub struct Point {
     pub family: String,
     /// Bytes of UDP payload.
     pub payload: u16,
-    /// Of a whole frame, without preamble and checksum.
+    /// Bytes of a whole frame, without preamble and checksum.
     pub frame: u32,
-    /// Of the rounds that follow each other.
+    /// The number of the round in which the point was measured.
     pub round: u32,
-    /// How many the packets came from; 0: the sender is another machine.
+    /// The number of source addresses; 0: the sender is another machine.
     pub sources: u32,
     /// Packets that the generator sent; 0: the sender is another machine.
     pub sent: u64,
     /// Packets that came to the interface.
     pub arrived: u64,
-    /// Of them, dropped at the hook, by its own counter.
+    /// Packets that the hook dropped, by its own counter.
     pub dropped: u64,
     /// How long it was measured, in seconds.
     pub seconds: f64,
     /// CPU seconds of the sending thread, softirqs on its back included.
     pub cpu_sender: f64,
-    /// Those of the kernel's softirq threads.
+    /// CPU seconds of the kernel's softirq threads.
     pub cpu_softirq: f64,
-    /// Those of the row's own program.
+    /// CPU seconds of the row's own program.
     pub cpu_program: f64,
     /// What each core was busy, of one.
     pub cores: Vec<f64>,
     /// When, by the wall clock, seconds since 1970: for logs of meters.
     pub from: f64,
-    /// When it ended, in seconds since 1970.
+    /// The end of the window, in seconds since 1970.
     pub to: f64,
-    /// By each meter, idle included.
+    /// Energy by each meter, in joules, idle included.
     pub joules: BTreeMap<String, f64>,
 }
 
@@ -85,7 +85,7 @@ impl Point {
         }
     }
 
-    /// What a log needs to know.
+    /// The window of the point, for the log of a meter.
     pub fn window(&self) -> Window {
         Window {
             from: self.from,
@@ -95,14 +95,14 @@ impl Point {
     }
 }
 
-/// What a point is about.
+/// The row, packets and round of one point.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// The row's name.
     pub hook: &'a str,
-    /// What is sent.
+    /// The packets that are sent.
     pub flood: Flood,
-    /// Of what length.
+    /// The length of their payload.
     pub payload: Payload,
     /// The order of points.
     pub round: u32,

@@ -162,13 +162,14 @@ fn seconds(value: f64) -> anyhow::Result<Duration> {
 pub struct Missing {
     /// The name of the row.
     pub hook: String,
-    /// For this family.
+    /// The family in which the row is missing.
     pub family: String,
     /// The step that found out, and what it was told.
     pub probe: String,
 }
 
-/// All that was measured; what JSON files hold beside where and how.
+/// All points of a run, with the rows that are missing and the idle power; JSON files hold
+/// these beside machine and command.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// Every point that was measured.
@@ -384,12 +385,12 @@ fn measured(args: &HooksArgs) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// Where earlier runs were.
+/// The machine and commits of earlier runs.
 #[derive(Default)]
 struct Where {
     /// The machine and its kernel.
     machine: Option<(String, String)>,
-    /// What was measured.
+    /// The commits that were measured.
     commits: Vec<String>,
 }
 

@@ -150,7 +150,7 @@ fn colour(hook: &Hook) -> RGBColor {
 /// Title and legend above bars, in one line each.
 const HEAD: u32 = 64;
 
-/// What the colours of bars mean.
+/// The legend of the bars: each kind of processor time with its colour.
 const KINDS: [(&str, usize); 4] = [
     ("in the paper", 1),
     ("not in the paper", 2),

@@ -102,7 +102,7 @@ fn iptables_for(task: &Task) -> &'static str {
     }
 }
 
-/// What weir runs as well.
+/// The host's own iptables program, the one that weir runs.
 fn host_iptables(task: &Task) -> &'static str {
     if task.ipv4() { "iptables" } else { "ip6tables" }
 }
@@ -138,7 +138,7 @@ fn to_port(target: &str) -> Vec<String> {
     rule
 }
 
-/// What userspace rows need: untracked packets, or tracked ones, let in. Nobody
+/// Rules that userspace rows need: untracked packets, or tracked ones, let in. Nobody
 /// counts by it.
 pub fn let_in(task: &Task, track: bool) -> anyhow::Result<Box<dyn Running>> {
     let program = iptables_for(task);

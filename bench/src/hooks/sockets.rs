@@ -27,7 +27,7 @@ use super::{
 
 /// How soon a reader sees that it shall stop.
 const TICK: Duration = Duration::from_millis(50);
-/// Where readers run: not on the generator's core.
+/// The core on which readers run: not the generator's.
 const READER_CORE: usize = 1;
 
 fn socket(task: &Task) -> anyhow::Result<Socket> {

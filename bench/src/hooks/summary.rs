@@ -15,7 +15,7 @@ fn cell(figure: Option<Figure>, digits: usize) -> String {
     figure.map_or_else(|| "-".into(), |figure| figure.show(digits))
 }
 
-/// One point as it comes.
+/// The line of one point, printed as soon as it is measured.
 pub fn line(point: &Point) -> String {
     format!(
         "{:>22} {} {:>4} B, round {}: {:.3} Mpps dropped, {:.1} % of what arrived, {:.3} CPU s for a million",
@@ -29,7 +29,7 @@ pub fn line(point: &Point) -> String {
     )
 }
 
-/// Everything, in Markdown.
+/// All tables of a run, in Markdown.
 pub fn tables(run: &Run) -> String {
     let mut out = String::new();
     energy(&mut out, run);

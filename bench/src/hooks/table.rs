@@ -21,7 +21,7 @@ pub struct Hook {
     pub paper: Option<&'static str>,
     /// The flood's sources.
     pub sources: Sources,
-    /// Where its drops are counted.
+    /// The counter that counts the row's drops.
     pub counted: &'static str,
     /// Sets it up. An error means that this machine does not have it, and
     /// names the step that found out.

@@ -21,7 +21,7 @@ pub enum Sources {
 }
 
 impl Sources {
-    /// How many; `any` of those that no rule names.
+    /// The number of source addresses; `any` where the rule names none.
     pub fn count(self, any: u32) -> u32 {
         match self {
             Self::Any => any,
@@ -31,7 +31,7 @@ impl Sources {
     }
 }
 
-/// What a row has set up; its end takes that away.
+/// A row's rules or programs in the kernel; dropping the value removes them.
 pub trait Running: Send {
     /// Packets it has dropped so far, by its own counter.
     fn dropped(&mut self) -> anyhow::Result<u64>;
@@ -42,7 +42,7 @@ pub trait Running: Send {
     }
 }
 
-/// Where and whom to drop.
+/// The host and the sources that a row drops.
 pub struct Task {
     /// The host whose interface is flooded.
     pub place: Arc<FloodTarget>,
@@ -53,8 +53,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// Who is to be banned, if the row bans by source; each once: of so many
-    /// IPv4 addresses the generator makes a few twice.
+    /// The addresses to ban, if the row bans by source; each once: of so many IPv4
+    /// addresses the generator makes a few twice.
     pub fn banned(&self) -> Vec<IpAddr> {
         let count = match self.sources {
             Sources::Any => 0,
@@ -66,7 +66,7 @@ impl Task {
         banned
     }
 
-    /// Is it about IPv4?
+    /// Whether the flood is of IPv4.
     pub fn ipv4(&self) -> bool {
         self.place.host.is_ipv4()
     }

@@ -68,7 +68,7 @@ struct Case {
     name: String,
     /// The row that the first figure is divided by.
     ratio_to: Option<String>,
-    /// Its threads sleep, or share a core: they wait for it in any case.
+    /// Whether the case's threads sleep, or share a core: they wait for it in any case.
     sleeps: bool,
     run: Run,
 }
@@ -184,10 +184,10 @@ fn lost(outcome: &Outcome) -> Figure {
     (": lost, all counted", "%", outcome.lost_percent())
 }
 
-/// What a case is about.
+/// The quantity that a case measures.
 #[derive(Clone, Copy)]
 enum About {
-    /// How many records get through.
+    /// The rate at which records get through.
     Rate,
     /// What handing one over costs a server that has other work to do, and
     /// readers that keep up with it.

@@ -172,7 +172,7 @@ impl Source for FileSource {
     }
 }
 
-/// Nothing else on its cache lines: the processor fetches them in pairs.
+/// An index alone on its cache lines: the processor fetches them in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Index(AtomicU64);

@@ -52,7 +52,7 @@ pub struct Vectored {
 impl Vectored {
     const AT_ONCE: usize = 64;
 
-    /// Of records of this length.
+    /// A publisher of records of `bytes` bytes.
     pub fn new(writer: Writer, bytes: usize) -> Self {
         Self {
             writer,

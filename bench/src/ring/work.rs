@@ -33,7 +33,7 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// After the last record.
+    /// Completes the writing after the last record.
     fn finish(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
@@ -93,7 +93,7 @@ fn sum_of(index: u64, bytes: usize) -> u64 {
         .wrapping_add(index)
 }
 
-/// What a reader has read.
+/// Count and checksum of the records that a reader has read.
 pub struct Sum {
     /// Records that were read.
     pub records: u64,
@@ -106,7 +106,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Of records of this many bytes.
+    /// A sum over records of `bytes` bytes; see `each`.
     pub fn new(bytes: usize, each: bool) -> Self {
         Self {
             records: 0,
@@ -126,7 +126,7 @@ impl Sum {
         self.add_words(words);
     }
 
-    /// The same, for who reads words.
+    /// Adds one record that is given as words.
     #[inline]
     pub fn add_words(&mut self, words: impl Iterator<Item = u64> + Clone) {
         let first = words.clone().next().unwrap_or(0);
@@ -147,7 +147,7 @@ impl Sum {
     }
 }
 
-/// How a race is run.
+/// The cores and length of a race.
 pub struct Track {
     /// The writer's core, the readers' core.
     pub cores: [usize; 2],
@@ -155,21 +155,21 @@ pub struct Track {
     pub length: Duration,
 }
 
-/// What a race has shown.
+/// Records written, read and lost in a race.
 #[derive(Debug)]
 pub struct Outcome {
     /// Records that the writer made.
     pub written: u64,
-    /// Of them, read by the first reader.
+    /// Records that the first reader read.
     pub read: u64,
-    /// Of them, lost to the first reader.
+    /// Records that the first reader lost.
     pub lost: u64,
-    /// From the first record until the last reader had the last one.
+    /// Seconds from the first record until the last reader had the last one.
     pub seconds: f64,
-    /// Of them, until the writer had written the last one.
+    /// Seconds from the first record until the writer had written the last one.
     pub writing: f64,
-    /// Of them, for which a side waited for its core, while something else
-    /// ran there or after it had slept.
+    /// Seconds for which a side waited for its core, while something else ran there or
+    /// after it had slept.
     pub waited: f64,
 }
 
@@ -179,12 +179,12 @@ impl Outcome {
         self.written as f64 / self.seconds / 1e6
     }
 
-    /// What the writer took for each record.
+    /// Nanoseconds that the writer took for each record.
     pub fn nanos_written(&self) -> f64 {
         self.writing * 1e9 / self.written as f64
     }
 
-    /// Of the records made, lost, in percent.
+    /// Records that the first reader lost, in percent of those made.
     pub fn lost_percent(&self) -> f64 {
         100.0 * self.lost as f64 / self.written as f64
     }

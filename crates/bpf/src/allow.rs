@@ -59,7 +59,7 @@ impl AllowList {
     }
 }
 
-/// What [`write_trie`] writes to.
+/// A map of prefixes that [`write_trie`] brings up to date.
 trait Trie {
     fn held(&self) -> Vec<Vec<u8>>;
     fn put(&mut self, key: &[u8]) -> Result<()>;

@@ -30,24 +30,24 @@ use crate::{
     programs::{self, frags_supported},
 };
 
-/// What is answered.
+/// The packets that an answering program takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerProgram {
-    /// Whoever asks at a decoy port.
+    /// Packets to decoy ports.
     Decoy,
-    /// What a ban that rejects denies.
+    /// Packets denied by a ban that rejects.
     Reject,
-    /// What is for a virtual address: a real is to answer it.
+    /// Packets to a virtual address, which a real is to answer.
     Balance,
-    /// Whoever asks at a tarpit port.
+    /// Packets to tarpit ports.
     Tarpit,
 }
 
 impl AnswerProgram {
-    /// All of them.
+    /// All answering programs.
     pub const ALL: [Self; 4] = [Self::Decoy, Self::Reject, Self::Balance, Self::Tarpit];
 
-    /// Its place in the arrays.
+    /// The program's index in the arrays of tail calls.
     fn place(self) -> u32 {
         match self {
             Self::Decoy => abi::NEXT_DECOY,
@@ -194,7 +194,7 @@ impl Answers {
         self.slots.lock().expect("no holder of this lock panics")
     }
 
-    /// Of programs that are loaded from now on: see `cfg.limit_shift`.
+    /// Sets the limits of programs that are loaded from now on: see `cfg.limit_shift`.
     pub(crate) fn shift_limits(&self, shift: u32) {
         self.limit_shift.store(shift, Ordering::Relaxed);
     }

@@ -39,7 +39,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// All of them.
+    /// All hooks, those of ingress first.
     pub const ALL: [Self; 7] = [
         Self::Xdp,
         Self::XdpGeneric,
@@ -68,7 +68,7 @@ impl Hook {
         Self::ALL.into_iter().find(|h| h.name() == name)
     }
 
-    /// Does it judge what goes out?
+    /// Whether the hook judges packets that go out.
     pub fn is_egress(self) -> bool {
         self.egress() == self
     }
@@ -142,8 +142,8 @@ impl Link {
         })
     }
 
-    /// The same for longer than this process: `path`, which must be free, names
-    /// the attachment.
+    /// Attaches for longer than this process: `path`, which must be free, names the
+    /// attachment.
     pub fn attach_pinned(
         prog: BorrowedFd<'_>,
         ifindex: u32,
@@ -237,7 +237,8 @@ impl Link {
         }
     }
 
-    /// Of a filter: its priority, 1 when no other kind comes before it.
+    /// The priority of a tc filter, 1 when no other kind comes before it; `None` for other
+    /// links.
     pub fn priority(&self) -> Option<u32> {
         match &self.kind {
             AttachmentKind::Bpf(_) | AttachmentKind::Netfilter(_) => None,

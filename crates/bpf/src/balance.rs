@@ -44,7 +44,7 @@ pub enum SlotBy {
     /// By a hash of both addresses and ports.
     #[default]
     Flow = abi::BALANCE_BY_FLOW,
-    /// It is the next one.
+    /// By turns: the next slot, counted on each CPU.
     Turn = abi::BALANCE_BY_TURN,
     /// By a hash of the client's address.
     Source = abi::BALANCE_BY_SOURCE,
@@ -52,25 +52,25 @@ pub enum SlotBy {
     SourcePort = abi::BALANCE_BY_SOURCE_PORT,
 }
 
-/// What holds for all services of a pool.
+/// Rules of a pool, which hold for all its services.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct PoolRules {
     /// How flows find their slot.
     pub slot_by: SlotBy,
-    /// Who may use it; `None`: everybody.
+    /// The access list; `None`: every client is allowed.
     pub acl: Option<Arc<Exceptions>>,
 }
 
 /// A real that takes packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Real {
-    /// Of its name: see [`real_id`].
+    /// A hash of the real's name: see [`real_id`].
     pub id: u64,
-    /// Its link-layer address.
+    /// The link-layer address of the real, or of the router before it.
     pub dest: [u8; 6],
-    /// That of the interface through which it is reached.
+    /// The link-layer address of the interface through which the real is reached.
     pub source: [u8; 6],
-    /// Which is this one.
+    /// The index of that interface.
     pub ifindex: u32,
     /// The VLAN of the frames that it takes, which keep their tag; 0: those without one.
     pub vlan: u16,
@@ -100,7 +100,7 @@ impl Tunnel {
     }
 }
 
-/// What was sent to one real.
+/// Packets, bytes and flows sent to one real.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RealCount {
     /// Packets that left for it.
@@ -173,7 +173,7 @@ impl Balancer {
         })
     }
 
-    /// Is any port a pool's?
+    /// Whether any port belongs to a pool.
     pub fn is_there(&self) -> bool {
         (0..PORT_WORDS).any(|n| self.ports.load(n) & BITS != 0)
     }
@@ -395,7 +395,7 @@ impl Balancer {
         forget(&self.maps[4], number, REAL_COUNTER)
     }
 
-    /// The same of a service.
+    /// Begins to count a service's packets anew.
     pub fn forget_service_count(&self, number: u32) -> Result<()> {
         forget(&self.maps[5], number, SERVICE_COUNTER)
     }
@@ -414,7 +414,7 @@ fn forget(map: &MapHandle, number: u32, bytes: usize) -> Result<()> {
 const REAL_COUNTER: usize = size_of::<balance_real_counter>();
 const SERVICE_COUNTER: usize = size_of::<balance_service_counter>();
 
-/// Of all CPUs; a counter is `N` numbers.
+/// A counter of `N` numbers, summed over all CPUs.
 fn sum<const N: usize>(map: &MapHandle, number: u32) -> Result<[u64; N]> {
     let cpus = map
         .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)

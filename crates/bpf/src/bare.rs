@@ -22,7 +22,7 @@ use crate::{
     skeleton::hooks::HooksSkelBuilder,
 };
 
-/// Where such a program goes.
+/// The hook to which such a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BareHook {
     /// XDP in the driver.

@@ -34,7 +34,7 @@ const _: () = assert!(std::mem::offset_of!(control, class_base) == CONTROL * 8);
 /// Drops of one list, or because of one country.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassCount {
-    /// What dropped them.
+    /// The list or country that dropped the packets.
     pub by: By,
     /// Packets, over all CPUs and interfaces.
     pub packets: u64,
@@ -42,7 +42,7 @@ pub struct ClassCount {
     pub bytes: u64,
 }
 
-/// What dropped packets.
+/// The reason of a class for dropping packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// The list of this bit.
@@ -53,7 +53,7 @@ pub enum By {
 
 /// The table in the kernel: two copies, of which packets read one.
 pub struct ClassTable {
-    /// Of one copy; 0 when there is no class stage.
+    /// Lines of one copy; 0 when there is no class stage.
     lines: u32,
     counters: MapHandle,
     words: Option<Words>,
@@ -143,7 +143,7 @@ impl ClassTable {
         self.use_base(0);
     }
 
-    /// Is a table in force?
+    /// Whether a class table is in force.
     pub fn is_set(&self) -> bool {
         self.base() != 0
     }

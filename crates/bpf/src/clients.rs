@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<clients>() == 52, "abi");
 const _: () = assert!(size_of::<requests>() == 32, "abi");
 const _: () = assert!(size_of::<answers>() == 8, "abi");
 
-/// Which addresses clients have; of both, they alternate.
+/// The clients' address families; with both, IPv4 and IPv6 clients alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Families {
     /// All clients have IPv4 addresses.
@@ -45,14 +45,14 @@ pub enum Families {
     Both,
 }
 
-/// Who sends to whom.
+/// The clients, the server and the port of a flood of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Crowd {
     /// The clients' addresses.
     pub families: Families,
     /// How many clients send unwanted requests, each in its turn; at most 2^24.
     pub unwanted: u32,
-    /// How many clients send wanted ones.
+    /// The number of clients that send wanted requests.
     pub wanted: u32,
     /// The server's addresses.
     pub dest: (Ipv4Addr, Ipv6Addr),
@@ -167,7 +167,7 @@ impl Clients {
         prog_test_run::live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
     }
 
-    /// What was sent so far; may be called while another thread sends.
+    /// Requests sent so far, wanted and unwanted; may be called while another thread sends.
     pub fn sent(&self) -> Result<Sent> {
         let [unwanted, wanted] = words(&self.requests)?;
         Ok(Sent { unwanted, wanted })

@@ -433,7 +433,7 @@ fn ask<T>(request: &[u8], read: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<
     }
 }
 
-/// One datagram of the answer; false: it was the last.
+/// Reads one datagram of an answer; false: no more follow.
 fn read_answer<T>(
     answer: &[u8],
     read: impl Fn(u16, &[u8]) -> Option<T>,

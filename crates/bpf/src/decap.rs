@@ -26,12 +26,12 @@ use crate::{
 
 /// Below which each attachment has a directory.
 pub const DEFAULT_ROOT: &str = "/sys/fs/bpf/weir-real-side";
-/// Where GUE is expected.
+/// The default UDP port of GUE.
 pub const GUE_PORT: u16 = abi::GUE_PORT as u16;
 /// So many addresses of all kinds together.
 pub const MAX_ADDRESSES: usize = abi::DECAP_ADDRESSES as usize;
 
-/// What is taken out, for whom.
+/// Tunnels whose outer headers are taken off, and for which addresses.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct DecapConfig {
     /// IP in IP, either family in either.
@@ -42,11 +42,11 @@ pub struct DecapConfig {
     pub own: Vec<IpAddr>,
     /// Virtual addresses: inner headers are to be for one of them.
     pub vips: Vec<IpAddr>,
-    /// Who sends outer headers; nobody: anybody may.
+    /// Addresses that may send outer headers; empty: any address may.
     pub balancers: Vec<IpAddr>,
 }
 
-/// What became of what arrived in tunnels.
+/// Packets that arrived in tunnels, by their fate.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DecapCounts {
     /// Packets whose outer header was taken off.
@@ -79,7 +79,7 @@ impl Decap {
         Self::load_over(config, None)
     }
 
-    /// The same, to go on counting in these counters.
+    /// Loads the program, which goes on counting in these counters.
     fn load_over(config: &DecapConfig, counters: Option<&MapHandle>) -> Result<Self> {
         let what = || "load the program that takes packets out of tunnels".into();
         let kinds = [
@@ -132,7 +132,7 @@ impl Decap {
         self.program.as_fd()
     }
 
-    /// What it has counted.
+    /// The program's counters, summed over all CPUs.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -159,7 +159,7 @@ fn counts_of(counters: &MapHandle) -> Result<DecapCounts> {
     })
 }
 
-/// Its attachment to one interface, by its pins.
+/// The attachment of the program to one interface, by its pins.
 pub struct Attachment {
     dir: PathBuf,
 }
@@ -188,7 +188,7 @@ impl Attachment {
         (target == ifindex && link.is_there()).then_some(link)
     }
 
-    /// Is it on this interface?
+    /// Whether the program is attached to this interface.
     pub fn is_on(&self, ifindex: u32) -> bool {
         self.find(ifindex).is_some()
     }
@@ -245,10 +245,10 @@ impl Attachment {
         Ok(link.is_ok())
     }
 
-    /// What it has counted since it is there.
+    /// The program's counters since it was attached there.
     ///
     /// # Errors
-    /// It is not there.
+    /// The program is not attached there.
     pub fn counts(&self) -> Result<DecapCounts> {
         let path = self.counters();
         let counters = MapHandle::from_pinned_path(&path)

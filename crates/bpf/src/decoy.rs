@@ -61,11 +61,11 @@ pub struct TarpitCounts {
 /// An interface on which addresses of tarpits are answered for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TarpitLink {
-    /// Its link-layer address.
+    /// The interface's link-layer address.
     pub mac: [u8; 6],
     /// This host's address there to ask from over IPv4; none: it does not ask.
     pub addr4: Option<Ipv4Addr>,
-    /// The same over IPv6.
+    /// This host's address there to ask from over IPv6; none: it does not ask.
     pub addr6: Option<Ipv6Addr>,
 }
 
@@ -84,12 +84,12 @@ impl Decoys {
         Ok(Self { maps, ports })
     }
 
-    /// Is any port a decoy?
+    /// Whether any port is a decoy.
     pub fn are_there(&self) -> bool {
         self.any_has(DECOYS)
     }
 
-    /// Is any port a tarpit?
+    /// Whether any port is a tarpit.
     pub fn are_tarpits_there(&self) -> bool {
         self.any_has(TARPITS)
     }
@@ -171,8 +171,8 @@ impl Decoys {
             .context(|| "tell the packet path the interfaces of tarpits".into())
     }
 
-    /// These addresses are alive now, by `seconds` of CLOCK_BOOTTIME: for an hour they
-    /// are no tarpits.
+    /// Notes that these addresses are alive now, by `seconds` of CLOCK_BOOTTIME: for an
+    /// hour they are no tarpits.
     ///
     /// # Errors
     /// The kernel's.
@@ -184,7 +184,7 @@ impl Decoys {
         })
     }
 
-    /// What tarpit ports have done.
+    /// Counters of the tarpit ports, summed over all CPUs.
     pub fn tarpit_counts(&self) -> Result<TarpitCounts> {
         let cpus = self.maps[5]
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -207,7 +207,7 @@ impl Decoys {
         }))
     }
 
-    /// What decoy ports have done.
+    /// Counters of the decoy ports, summed over all CPUs.
     pub fn counts(&self) -> Result<DecoyCounts> {
         let cpus = self.maps[3]
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)

@@ -43,7 +43,7 @@ pub(crate) unsafe fn ethtool(name: &str, data: *mut libc::c_void) -> io::Result<
     Ok(())
 }
 
-/// Of the calling thread's namespace, for requests about its interfaces.
+/// A socket of the calling thread's namespace, for requests about its interfaces.
 fn any_socket() -> io::Result<std::os::fd::OwnedFd> {
     let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
     Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
@@ -68,7 +68,7 @@ pub fn name_of(index: u32) -> io::Result<Option<String>> {
     present(netdevice::index_to_name(any_socket()?, index).map_err(Into::into))
 }
 
-/// That there is no such interface is an answer.
+/// Makes "no such interface" an answer: `None` in place of the error.
 fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
@@ -117,7 +117,7 @@ impl Device {
         })
     }
 
-    /// The same; `None` where there is no such interface.
+    /// As [`Self::find`]; `None` where there is no interface of this name.
     ///
     /// # Errors
     /// Others than that: they do not say that there is none.

@@ -31,7 +31,7 @@ impl Error {
         Self::new(what, io::Error::other(format!("{e:#}")))
     }
 
-    /// Of a refusal by weir itself.
+    /// An error for a refusal by weir itself.
     pub(crate) fn refused(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::new(what, io::Error::other(why.into()))
     }

@@ -135,7 +135,7 @@ impl Generator {
         self.sink.as_fd()
     }
 
-    /// How many packets it has dropped.
+    /// The number of packets that the generator's sink has dropped.
     ///
     /// # Errors
     /// The kernel does not let the map be read.
@@ -248,7 +248,7 @@ impl Payload {
     /// bytes less.
     pub const MAX: u16 = 1472;
 
-    /// As many bytes; none if the frame would have no room for them.
+    /// A payload of so many bytes; `None` if the frame would have no room for them.
     pub fn new(bytes: u16, dest: IpAddr) -> Option<Self> {
         let max = if dest.is_ipv4() {
             Self::MAX

@@ -51,7 +51,7 @@ impl Interfaces {
         Ok(())
     }
 
-    /// And no others' but these.
+    /// Has only these interfaces' packets judged: takes out all others.
     pub(crate) fn keep_only(&self, interfaces: &[u32]) {
         for place in 0..self.words.len() {
             let there = self.words.load(place);
@@ -67,7 +67,8 @@ fn word(ifindex: u32) -> u64 {
     u64::from(ifindex) + 1
 }
 
-/// Where an index may be; mirrors `is_judged` of bpf/firewall/netfilter.h.
+/// The places where an interface's index may be; mirrors `is_judged` of
+/// bpf/firewall/netfilter.h.
 fn places(ifindex: u32) -> impl Iterator<Item = usize> {
     let first = (ifindex.wrapping_mul(abi::NF_HASH_FACTOR) >> abi::NF_HASH_SHIFT) as usize;
     (first..first + PROBES).map(|place| place % PLACES)

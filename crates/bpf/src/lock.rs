@@ -13,15 +13,15 @@ use rustix::{
     io::Errno,
 };
 
-/// How long that is waited for.
+/// The longest wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why it could not be taken.
+/// The reason why the lock could not be taken.
 #[derive(Debug)]
 pub enum NotTaken<E> {
-    /// Another process has it; which one, if anybody knows.
+    /// Another process holds the lock; its process id, if anybody knows.
     Held(Option<u32>),
     /// Taking it failed otherwise.
     Failed(E),
@@ -102,10 +102,10 @@ pub fn is_stopped(pid: u32) -> bool {
     state(pid).is_some_and(|state| matches!(state.letter, 'T' | 't'))
 }
 
-/// Of linux/sched.h: it is shutting down.
+/// The flag of linux/sched.h for a process that is shutting down.
 const PF_EXITING: u32 = 4;
 
-/// Of proc_pid_stat(5).
+/// The state and flags of a process, as proc_pid_stat(5) has them.
 #[derive(Clone, Copy)]
 struct State {
     letter: char,

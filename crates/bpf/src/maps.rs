@@ -21,15 +21,15 @@ use crate::{
 /// How long a map lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifetime {
-    /// Of one geometry and seed: each generation makes its own.
+    /// Maps of one geometry and seed: each generation makes its own.
     Tables,
-    /// Of one size of the class table: handed on while that stays.
+    /// Maps of one size of the class table: handed on while that stays.
     Classes,
-    /// Of the instance: handed on for good. What is keyed in them is keyed by the
+    /// Maps of the instance: handed on for good. What is keyed in them is keyed by the
     /// instance's seed, not by the generation's.
     Instance,
-    /// Of the programs that are loaded with it: what they can do without when they are
-    /// loaded anew. Neither handed on nor pinned.
+    /// Maps of the programs that are loaded with them: what they can do without when they
+    /// are loaded anew. Neither handed on nor pinned.
     Feature,
 }
 
@@ -44,14 +44,14 @@ macro_rules! registry {
         impl Map {
             pub(crate) const ALL: &[Self] = &[$(Self::$map,)*];
 
-            /// What libbpf calls it.
+            /// The map's name in the BPF object.
             pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$map => $object,)*
                 }
             }
 
-            /// What it is called where it is pinned: bpffs takes no dot.
+            /// The map's name as a pin: bpffs takes no dot.
             pub(crate) fn pin(self) -> &'static str {
                 match self {
                     $(Self::$map => $pin,)*
@@ -128,7 +128,7 @@ impl Map {
         Self::ALL.iter().copied().find(|map| name == map.name())
     }
 
-    /// Is it there as long as the generation, or longer?
+    /// Whether the map lives as long as the generation, or longer.
     pub(crate) fn is_kept(self) -> bool {
         self.lifetime() != Lifetime::Feature
     }
@@ -187,14 +187,14 @@ impl Maps {
             .map(|(_, handle)| handle)
     }
 
-    /// Those that are pinned in `dir`.
+    /// Opens the maps that are pinned in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let kept = Map::ALL.iter().copied().filter(|map| map.is_kept());
         let opened = kept.map(|map| Ok((map, Self::open_one(dir, map)?)));
         opened.collect::<Result<_>>().map(Self)
     }
 
-    /// One of them.
+    /// Opens the pin of one map.
     pub(crate) fn open_one(dir: &Path, map: Map) -> Result<MapHandle> {
         let path = dir.join(map.pin());
         MapHandle::from_pinned_path(&path).context(|| format!("open the pin {}", path.display()))
@@ -214,13 +214,13 @@ impl Maps {
         object::pin(self.get(Map::Meta).as_fd(), &dir.join(Map::Meta.pin()))
     }
 
-    /// One that is kept.
+    /// The handle of a map that is kept.
     pub(crate) fn get(&self, map: Map) -> &MapHandle {
         self.find(map)
             .expect("every map that is kept is made, or opened")
     }
 
-    /// Another handle for it.
+    /// A new handle for a map that is kept.
     pub(crate) fn keep(&self, map: Map) -> Result<MapHandle> {
         MapHandle::try_from(self.get(map)).context(|| format!("keep the map {}", map.name()))
     }
@@ -238,7 +238,8 @@ impl Maps {
         Ok(open)
     }
 
-    /// The same of what answers.
+    /// Opens the object of the answering programs, to load programs over these maps: none
+    /// is chosen yet.
     pub(crate) fn open_answer<'a>(
         &self,
         storage: &'a mut MaybeUninit<OpenObject>,

@@ -48,7 +48,7 @@ impl Words {
         })
     }
 
-    /// How many words.
+    /// The number of words in the mapping.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -78,7 +78,7 @@ impl Words {
         std::hint::black_box(self.at(index).load(Ordering::Relaxed));
     }
 
-    /// One word's value.
+    /// The value of one word.
     #[inline]
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.at(index).load(Ordering::Acquire)
@@ -130,7 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// As `control.bloom_base` and `control.observe` are: one word, two writers.
+    /// Two writers of one word, as of `control.bloom_base` and `control.observe`, lose
+    /// nothing.
     #[test]
     fn two_writers_of_one_word_lose_nothing() {
         let file = memfd_create("words", MemfdFlags::CLOEXEC).expect("memory");

@@ -28,7 +28,7 @@ const PAIR: [(u32, &str); 2] = [
     (libc::NFPROTO_IPV4 as u32, "netfilter4"),
     (libc::NFPROTO_IPV6 as u32, "netfilter6"),
 ];
-/// Before anything of iptables (raw: -300) and defragmentation (-400 would see
+/// Priorities before anything of iptables (raw: -300) and defragmentation (-400 would see
 /// fragments only before it). One program sits at a priority.
 const PRIORITIES: std::ops::RangeInclusive<i32> = -316..=-301;
 /// `NF_INET_PRE_ROUTING` of linux/netfilter.h.
@@ -36,7 +36,7 @@ const PRE_ROUTING: u32 = 0;
 /// How the pin of an interface's record ends.
 const RECORD: &[u8] = b"@netfilter";
 
-/// One interface's part in it.
+/// The netfilter link of one interface.
 pub(crate) struct Netfilter {
     pin: PathBuf,
     ifindex: u32,

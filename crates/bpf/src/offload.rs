@@ -9,11 +9,12 @@ use crate::device::ethtool;
 /// How packets are put together before the stack sees them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// By the network core, behind the driver.
+    /// Packets are joined by the network core, behind the driver (GRO).
     pub gro: bool,
-    /// By the hardware, so that each part may be had again.
+    /// Packets are joined by the hardware, so that each part may be had again (hardware
+    /// GRO).
     pub gro_hw: bool,
-    /// By the hardware, for good.
+    /// Packets are joined by the hardware, for good (LRO).
     pub lro: bool,
 }
 
@@ -22,7 +23,7 @@ pub struct Offloads {
 pub struct Channels {
     /// Queues in use.
     pub now: u32,
-    /// That the driver could have.
+    /// The most queues that the driver could have.
     pub most: u32,
 }
 

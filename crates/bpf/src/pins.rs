@@ -46,7 +46,7 @@ pub fn escape(name: &str) -> String {
     out
 }
 
-/// What [`escape`] was given; `None` when `name` is not its work.
+/// The text that [`escape`] was given; `None` when `name` is not its work.
 pub fn unescape(name: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();
@@ -104,7 +104,7 @@ impl InstanceDir {
         self.path.join(format!("g{number}"))
     }
 
-    /// Where the links are pinned.
+    /// The directory where the links are pinned.
     pub fn links(&self) -> PathBuf {
         self.path.join("links")
     }
@@ -158,7 +158,7 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// CAP_SYS_ADMIN up before they open an [`InstanceDir`].
 ///
 /// # Errors
-/// It is not mounted, and cannot be.
+/// The file system is not mounted, and cannot be.
 pub fn mount_bpffs(root: &Path) -> Result<()> {
     require_bpffs(root.parent().unwrap_or(root))
 }

@@ -41,7 +41,7 @@ impl PerfCounter {
         Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
     }
 
-    /// What was counted so far.
+    /// The counter's value since it was opened.
     pub fn read(&mut self) -> io::Result<u64> {
         let mut count = [0; 8];
         self.0.read_exact(&mut count)?;

@@ -52,7 +52,7 @@ pub struct PrefixBanMaps {
     pub(crate) hint: MapHandle,
 }
 
-/// One ban of a prefix.
+/// A ban of one prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PrefixBan {
     /// The prefix that is banned.
@@ -70,7 +70,7 @@ pub enum PrefixBanPlaced {
     New,
     /// The entry was there; its expiry was replaced.
     Replaced,
-    /// There are [`MAX_PREFIX_BANS`] entries.
+    /// The table has [`MAX_PREFIX_BANS`] entries already.
     Full,
     /// An address would be under more than [`PREFIX_BAN_WORDS`] entries.
     TooDeep,
@@ -142,7 +142,7 @@ impl PrefixBans {
         self.nest.entries
     }
 
-    /// Is there none?
+    /// Whether no prefix is banned.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -123,9 +123,9 @@ pub fn programs_over(map: &MapHandle) -> Result<Vec<String>> {
 /// What a driver says that it can do with native XDP (kernel 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NativeXdp {
-    /// It carries native XDP.
+    /// The driver carries native XDP.
     pub supported: bool,
-    /// It carries it for jumbo frames, too.
+    /// The driver carries native XDP for jumbo frames, too.
     pub frags: bool,
 }
 

@@ -9,7 +9,7 @@ use libbpf_rs::libbpf_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// What came out of one run.
+/// The verdict and packet of one test run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
     /// The program's return value: `XDP_PASS` (2), `TC_ACT_SHOT` (2), …

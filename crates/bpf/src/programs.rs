@@ -67,7 +67,7 @@ impl Program {
         Self::Netfilter,
     ];
 
-    /// Of a hook.
+    /// The program of a hook.
     fn of(hook: Hook) -> Self {
         match hook {
             Hook::Xdp => Self::Xdp,
@@ -103,7 +103,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// When a program was refused, and the kernel's words.
 type Refusals = [Option<(Instant, String)>; Program::ALL.len()];
 
-/// Those that are loaded.
+/// The programs that are loaded.
 #[derive(Default)]
 pub(crate) struct Programs {
     loaded: [OnceLock<OwnedFd>; Program::ALL.len()],
@@ -113,7 +113,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Those that are pinned in `dir`.
+    /// Opens the programs that are pinned in `dir`.
     pub(crate) fn open(dir: &Path) -> Self {
         let programs = Self::default();
         for program in Program::ALL {

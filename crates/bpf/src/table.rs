@@ -75,7 +75,7 @@ pub struct Slot {
     pub expiry: u64,
 }
 
-/// What an insertion did.
+/// The effect of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placed {
     /// A new entry.
@@ -86,14 +86,14 @@ pub enum Placed {
     NoRoom,
 }
 
-/// What a sweep found.
+/// Counts of one sweep for bans that are over.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
     /// Entries that were over, now lifted.
     pub expired: usize,
     /// Entries still in force among those looked at.
     pub live: usize,
-    /// Of these, how many in the overflow areas.
+    /// Entries in force in the overflow areas.
     pub overflow: usize,
 }
 
@@ -103,7 +103,7 @@ struct Live {
     v4_hosts: AtomicU64,
     networks: AtomicU64,
     v6_hosts: AtomicU64,
-    /// Of the networks those that are IPv4 hosts.
+    /// Entries of IPv4 hosts in the table of networks.
     v4_apart: AtomicU64,
 }
 
@@ -260,7 +260,7 @@ impl BanTable {
         }
     }
 
-    /// One entry less there.
+    /// One entry less in the table of networks and IPv6 hosts.
     fn discount(&self, stored: Stored) {
         if stored.is_host() {
             self.live.v6_hosts.fetch_sub(1, Ordering::Relaxed);

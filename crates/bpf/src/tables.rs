@@ -35,7 +35,7 @@ use crate::{
     table::{BanTable, Geometry, PortFeatures, TableMaps},
 };
 
-/// Of the layout that this build knows; pins of another are replaced.
+/// The number of the layout that this build knows; pins of another are replaced.
 pub const ABI: u32 = abi::WEIR_ABI;
 /// Policy numbers, 0 included, which is not used.
 pub const MAX_POLICIES: u32 = abi::MAX_POLICIES;
@@ -52,7 +52,7 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 160);
 /// What a new generation is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How large the tables are.
+    /// Sizes of the tables.
     pub geometry: Geometry,
     /// Random, unknown to anybody who chooses addresses. That of an instance's
     /// first generation also keys, for good, the maps that are handed on.
@@ -114,7 +114,7 @@ pub struct Generation {
     pub wide: PrefixBanMaps,
     /// Decoy and tarpit ports.
     pub decoys: Decoys,
-    /// Who serves which virtual address.
+    /// The pools: services, rings and reals.
     pub balancer: Balancer,
     seed: [u64; 3],
     lasting_seed: [u64; 3],
@@ -319,7 +319,7 @@ impl Generation {
         Ok(program)
     }
 
-    /// What ports have beside the firewall.
+    /// Features that ports have beside the firewall: decoys, tarpits and pools.
     pub fn port_features(&self) -> PortFeatures {
         let balance = self.balancer.is_there();
         let tarpit = self.decoys.are_prefixes_there();
@@ -372,7 +372,7 @@ impl Generation {
         self.answers.clear(answer, &self.maps)
     }
 
-    /// Is it to be answered?
+    /// Whether this program is to answer.
     pub fn wants(&self, answer: AnswerProgram) -> bool {
         self.answers.is_wanted(answer)
     }
@@ -397,12 +397,12 @@ impl Generation {
         self.interfaces.add(ifindex)
     }
 
-    /// And no others' but these.
+    /// Has the netfilter program judge only these interfaces' packets.
     pub fn judge_only(&self, interfaces: &[u32]) {
         self.interfaces.keep_only(interfaces);
     }
 
-    /// Was it made by this very build?
+    /// Whether the generation was made by this very build.
     pub fn is_of_this_build(&self) -> bool {
         self.build == build_id()
     }

@@ -46,7 +46,7 @@ struct Path {
     /// By which BPF_PROG_RUN says that a frame came in.
     ifindex: u32,
     mac: [u8; 6],
-    /// Of the reals.
+    /// The VLAN of the reals.
     vlan: u16,
 }
 
@@ -140,7 +140,7 @@ impl Path {
         answer.packet[5] - 10
     }
 
-    /// Is the host's, as it came.
+    /// Asserts that the frame passes to the host as it came.
     #[track_caller]
     fn passes(&self, hook: Hook, what: &str, frame: &[u8]) {
         let answer = self.run(hook, frame, Reason::Pass);

@@ -21,7 +21,7 @@ const SYN: u8 = 0x02;
 const SYN_ACK: u8 = 0x12;
 const ACK: u8 = 0x10;
 
-/// Of the exceptions' hash: any will do.
+/// Seed of the exceptions' hash: any will do.
 const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
 fn country(code: &str) -> Country {

@@ -129,11 +129,11 @@ fn sent(hook: Hook) -> u32 {
     if hook == Hook::Tcx { 7 } else { 3 }
 }
 
-/// What a decoy port answered.
+/// The SYN-ACK of a decoy port.
 #[derive(Debug)]
 struct Reply {
     seq: u32,
-    /// Of the IP packet.
+    /// Bytes of the IP packet.
     len: usize,
     mss: Option<u16>,
 }

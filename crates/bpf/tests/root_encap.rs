@@ -17,7 +17,7 @@ use weir_testkit::packet::{Packet, checksum};
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 const CLIENT: [&str; 2] = ["203.0.113.7", "2001:db8:c::7"];
-/// Of outer headers: the balancer, and the real.
+/// Addresses of outer headers: the balancer's and the real's, of each family.
 const OUTER: [[&str; 2]; 2] = [["10.1.0.1", "10.2.0.11"], ["fd01::1", "fd02::11"]];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const MTU: u32 = 1500;
@@ -185,7 +185,7 @@ fn opened<'a>(
     (&rest[8..], half(rest, 0))
 }
 
-/// Is it the packet of that frame, with one hop less?
+/// Asserts that the inner packet is that of the frame, with one hop less.
 #[track_caller]
 fn assert_one_hop_less(inner: &[u8], frame: &[u8]) {
     let mut expected = frame[ETH..].to_vec();
@@ -441,7 +441,7 @@ impl RealSide {
         (answer.verdict, answer.packet, counted)
     }
 
-    /// It is left as it came, and counted so.
+    /// Asserts that the frame is left as it came, and is counted so.
     #[track_caller]
     fn leaves(&self, what: &str, frame: &[u8], counted: DecapCounts) {
         let (verdict, left, counts) = self.run(frame);
@@ -455,7 +455,7 @@ impl RealSide {
         assert_eq!((verdict, counts), (2, MALFORMED), "{what}");
     }
 
-    /// What the host's stack finds.
+    /// The packet that the host's stack receives: a frame whose outer header is taken off.
     #[track_caller]
     fn takes(&self, what: &str, frame: &[u8]) -> Vec<u8> {
         let (verdict, taken, counts) = self.run(frame);

@@ -100,7 +100,7 @@ impl TestCgroup {
         Some(group)
     }
 
-    /// What the daemon does: says who programs are.
+    /// Tells the kernel which identity each program has, as the daemon does.
     fn tell(&mut self) {
         let events = self.identity.events().unwrap();
         let (identity, told, names, stop) = (

@@ -47,7 +47,7 @@ fn most_on_6_18(hook: Hook) -> [u64; 2] {
     }
 }
 
-/// The same of a program that answers.
+/// The most instructions that the verifier may process of an answering program.
 fn most_of(answer: AnswerProgram) -> u64 {
     match answer {
         AnswerProgram::Decoy => 5_500,
@@ -72,7 +72,8 @@ fn is_6_18() -> bool {
     (number(), number()) >= (Some(6), Some(18))
 }
 
-/// Of this program: others may be loaded on this machine.
+/// Instructions that the verifier processed for this program: others may be loaded on this
+/// machine.
 fn verified(generation: &Generation, hook: Hook) -> u64 {
     use std::os::fd::AsRawFd;
     let program = generation.program(hook).unwrap_or_else(|e| panic!("{e}"));

@@ -127,7 +127,7 @@ impl Pit {
     }
 }
 
-/// What a tarpit port answered.
+/// The answer of a tarpit port.
 #[derive(Debug, PartialEq)]
 struct Reply {
     flags: u8,

@@ -93,7 +93,7 @@ pub(super) fn advice(seen: &SeenInterface, processors: u32) -> Vec<String> {
     advice
 }
 
-/// Their frames are in pages of the stack's.
+/// Whether the driver's frames are in pages of the stack's.
 fn is_software(driver: &str) -> bool {
     matches!(driver, "veth" | "tun" | "loopback")
 }

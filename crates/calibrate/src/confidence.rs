@@ -19,7 +19,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these rounds, to four decimal places; `None` of none.
+    /// The spread of these rounds, to four decimal places; `None` of no round.
     pub fn of(rounds: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = rounds.iter().map(|n| (n * 1e4).round() / 1e4).collect();
         sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Spread {
         self.high - self.low
     }
 
-    /// The same of what follows from the figure.
+    /// The bounds of a figure that follows from this one.
     pub(super) fn map<T>(self, of: impl Fn(f64) -> T) -> Estimate<T> {
         Estimate {
             median: of(self.median),
@@ -46,8 +46,8 @@ impl Spread {
         }
     }
 
-    /// Can it have been measured? A difference of two measurements may come out
-    /// a little below zero.
+    /// Whether the spread can have been measured. A difference of two measurements may come
+    /// out a little below zero.
     pub(super) fn is_sane(&self, max: f64) -> bool {
         self.low >= -max && self.low <= self.median && self.median <= self.high && self.high <= max
     }

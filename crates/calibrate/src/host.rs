@@ -13,9 +13,9 @@ use super::stream::kernel_threads;
 /// How the processors' time was spent meanwhile, in percent of all.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Company {
-    /// By other programs.
+    /// Processor time of other programs, in percent.
     pub others: f64,
-    /// By other guests of the hypervisor.
+    /// Processor time of other guests of the hypervisor, in percent.
     pub stolen: f64,
 }
 

@@ -54,7 +54,7 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
     Ok(seen)
 }
 
-/// Those that are on, by ethtool's names.
+/// The offloads that are on, by ethtool's names.
 fn offloads(name: &str) -> Vec<String> {
     let on = offload::offloads(name).unwrap_or_default();
     let known = [("gro", on.gro), ("rx-gro-hw", on.gro_hw), ("lro", on.lro)];

@@ -24,7 +24,7 @@ pub use host::Company;
 pub use measure::{Plan, measure};
 pub use result_file::{FILE, Figures, Machine, load, save};
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -48,7 +48,7 @@ pub enum CalibrateError {
         /// The operating system's answer.
         source: std::io::Error,
     },
-    /// What was measured cannot be true.
+    /// The measured figures cannot be true.
     #[error("{0}")]
     Implausible(String),
 }

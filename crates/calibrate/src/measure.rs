@@ -24,7 +24,7 @@ use super::{
 
 type Result<T> = std::result::Result<T, CalibrateError>;
 
-/// How long to measure, preparations included.
+/// The time for measuring, preparations included.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Rounds go on until every hook's figures have settled, but not longer. A
@@ -37,7 +37,7 @@ impl Plan {
     pub const FULL: Self = Self {
         time: Duration::from_secs(45),
     };
-    /// With more noise.
+    /// A short plan, with more noise in its figures.
     pub const QUICK: Self = Self {
         time: Duration::from_secs(12),
     };
@@ -130,7 +130,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
     Ok(Figures::new(run, nothing.baseline(), hooks))
 }
 
-/// What stands in the packets' way.
+/// The hook or rules in the packets' way.
 enum What {
     Nothing,
     Hook(Hook),
@@ -167,7 +167,7 @@ impl TestNet {
         Ok(())
     }
 
-    /// One round of one row.
+    /// Measures one row in one round.
     fn measure(
         &self,
         what: &What,
@@ -222,7 +222,7 @@ fn all_counted(before: Option<u64>, after: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// What was measured in each round.
+/// Figures of each round.
 #[derive(Default)]
 struct Rounds {
     unwanted: Vec<Families<f64>>,
@@ -231,7 +231,7 @@ struct Rounds {
     gbit: Vec<f64>,
 }
 
-/// Of both families alike.
+/// The mean of both families, which weigh alike.
 fn both(of: &Families<f64>) -> f64 {
     (of[0] + of[1]) / 2.0
 }

@@ -22,13 +22,13 @@ use weir_core::text::escape;
 
 /// The file in the state directory.
 pub const FILE: &str = "calibration.json";
-/// Of the file; a reader of another refuses it.
+/// The format of the file; a reader of another format refuses it.
 const FORMAT: u32 = 2;
 /// A real one has some 3 KiB.
 const MAX_SIZE: u64 = 256 << 10;
 const MAX_HOOKS: usize = 32;
 const MAX_INTERFACES: usize = 1024;
-/// Nobody drops as slowly: one millisecond a packet.
+/// The longest drop that is believed, in ns: one millisecond a packet.
 const MAX_NANOS: f64 = 1e6;
 /// Nothing makes a packet as much dearer.
 const MAX_RATIO: f64 = 1e3;
@@ -91,9 +91,9 @@ impl Machine {
 pub struct Baseline {
     /// A packet that nobody wants goes through the stack, ns of one core.
     pub unwanted_ns: Spread,
-    /// Of IPv4 alone.
+    /// Cost of an unwanted packet of IPv4 alone, ns of one core.
     pub unwanted_ns_ipv4: Spread,
-    /// Of IPv6 alone.
+    /// Cost of an unwanted packet of IPv6 alone, ns of one core.
     pub unwanted_ns_ipv6: Spread,
     /// A packet to an address that is not here, ns of one core.
     pub innocent_ns: Spread,
@@ -101,33 +101,33 @@ pub struct Baseline {
     pub tcp_gbit: Spread,
 }
 
-/// What one hook costs.
+/// Costs of one hook.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookFigures {
     /// The configuration's word for it.
     pub hook: String,
-    /// Why it cannot be attached here; the figures are missing then.
+    /// The reason why the hook cannot be attached here; the figures are missing then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// A packet of a banned source, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ns: Option<Spread>,
-    /// Of IPv4 alone.
+    /// Cost of a dropped packet of IPv4 alone, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ns_ipv4: Option<Spread>,
-    /// Of IPv6 alone.
+    /// Cost of a dropped packet of IPv6 alone, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ns_ipv6: Option<Spread>,
-    /// The same as a share of what it costs without a hook.
+    /// Cost of a dropped packet as a share of its cost without a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ratio: Option<Spread>,
     /// What an innocent packet costs more than without a hook, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub innocent_ns: Option<Spread>,
-    /// The same through it.
+    /// TCP that a core carries through the hook when it is both ends, Gbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_gbit: Option<Spread>,
-    /// How much less than without a hook, percent; below zero by noise.
+    /// Loss of TCP throughput against none of the hooks, percent; below zero by noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_loss: Option<Spread>,
 }
@@ -137,15 +137,15 @@ pub struct HookFigures {
 pub struct SeenInterface {
     /// The interface's name.
     pub name: String,
-    /// Its driver; empty when it tells none.
+    /// The name of the driver; empty when the device tells none.
     pub driver: String,
-    /// Does it carry Ethernet frames?
+    /// Whether the interface carries Ethernet frames.
     pub ethernet: bool,
     /// The interface's MTU in bytes.
     pub mtu: Option<u32>,
-    /// Does the driver carry native XDP, if it could be told?
+    /// Whether the driver carries native XDP, if it could be told.
     pub native_xdp: Option<bool>,
-    /// For jumbo frames as well?
+    /// Whether the driver carries native XDP for jumbo frames as well.
     pub native_frags: Option<bool>,
     /// What of these puts packets together before the stack sees them, by the
     /// names that ethtool takes: gro, rx-gro-hw, lro.
@@ -169,30 +169,30 @@ pub struct SeenInterface {
 pub struct Trial {
     /// The configuration's word for it.
     pub hook: String,
-    /// Why not, if it did not.
+    /// The reason why the hook did not attach; `None` if it did.
     pub refused: Option<String>,
 }
 
-/// How it was measured.
+/// Rounds, time and conditions of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Rounds that counted.
     pub rounds: usize,
-    /// How long it took, preparations included.
+    /// Seconds that the measurement took, preparations included.
     pub seconds: u64,
-    /// Did the hooks' figures settle before the time was over?
+    /// Whether the hooks' figures settled before the time was over.
     pub settled: bool,
-    /// What else the machine did.
+    /// Processor time that others took meanwhile.
     #[serde(flatten)]
     pub company: Company,
 }
 
-/// What the file holds.
+/// The content of the result file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Of the file.
+    /// The format of the file.
     pub format: u32,
-    /// Which weir measured.
+    /// The version of the weir that measured.
     pub weir: String,
     /// The day of the measurement.
     pub date: String,
@@ -203,16 +203,16 @@ pub struct Figures {
     pub run: Run,
     /// The driver of the devices that the hooks were measured on.
     pub driver: String,
-    /// Without a hook.
+    /// Costs without a hook.
     pub baseline: Baseline,
-    /// What each hook costs.
+    /// Costs of each hook.
     pub hooks: Vec<HookFigures>,
     /// Interfaces of this host.
     pub interfaces: Vec<SeenInterface>,
 }
 
 impl Figures {
-    /// Of now and here.
+    /// Figures of this machine, dated now.
     pub fn new(run: Run, baseline: Baseline, hooks: Vec<HookFigures>) -> Self {
         Self {
             format: FORMAT,

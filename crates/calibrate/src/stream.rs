@@ -25,7 +25,8 @@ use super::{CalibrateError, processor::pin};
 /// For a connection that a hook does not let through.
 const PATIENCE: Duration = Duration::from_secs(3);
 const CHUNK: usize = 128 << 10;
-/// Of each family: a connection's first packets, which are small, weigh little.
+/// Bytes sent over each family: a connection's first packets, which are small, weigh
+/// little.
 const BYTES: usize = 24 << 20;
 
 /// A client and a server.
@@ -163,7 +164,7 @@ fn of_kernel<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (kernel_threads().saturating_sub(before), done)
 }
 
-/// What every ksoftirqd spent so far.
+/// Processor time of all ksoftirqd threads so far.
 pub(super) fn kernel_threads() -> Duration {
     static SCHEDSTAT: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

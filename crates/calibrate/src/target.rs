@@ -35,7 +35,7 @@ pub(super) const HOOKS: [Hook; 5] = [
     Hook::ClsBpf,
     Hook::Netfilter,
 ];
-/// The other backends, for comparison.
+/// The backends beside the hooks, for comparison.
 pub(super) const RULES: [BackendChoice; 2] = [BackendChoice::Nft, BackendChoice::Ipset];
 
 /// The packet path on hooks of a testbed.

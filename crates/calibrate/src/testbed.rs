@@ -37,7 +37,7 @@ const PORT: u16 = 12345;
 const HERE: [&str; 2] = ["10.9.0.2", "2001:db8:9::2"];
 const NOBODY: [&str; 2] = ["10.9.0.77", "2001:db8:9::77"];
 
-/// Of IPv4 and of IPv6.
+/// A pair of values, of IPv4 and of IPv6.
 pub(super) type Families<T> = [T; 2];
 
 /// One end of a veth pair, where something is attached.
@@ -97,12 +97,12 @@ impl Drop for AttachedLink {
     }
 }
 
-/// What makes packets.
+/// The sender of test packets.
 pub(super) struct Source {
     generator: Generator,
 }
 
-/// Of each family in one measurement: some 15 ms of the dearest.
+/// Packets of each family in one measurement: some 15 ms of the dearest.
 pub(super) const PACKETS: u32 = 25_000;
 
 impl Source {
@@ -183,7 +183,7 @@ impl Testbed {
         })
     }
 
-    /// Whom to ban: addresses of IPv4, /64 of IPv6.
+    /// Prefixes to ban: addresses of IPv4, /64 of IPv6.
     pub(super) fn prefixes(&self) -> impl Iterator<Item = Prefix> {
         self.banned.iter().flat_map(|flood| {
             (0..BANS).map(|n| {
@@ -209,7 +209,7 @@ impl Testbed {
         self.nanos(source, &self.banned, round, alone)
     }
 
-    /// The same of an innocent one.
+    /// The cost of an innocent packet to one core beyond making it, ns.
     pub(super) fn innocent(
         &self,
         source: &Source,

@@ -85,7 +85,7 @@ fn beside(main: &Path, directory: &str) -> Result<Vec<PathBuf>, ConfigErrors> {
     Ok(files)
 }
 
-/// What a file holds. A FIFO is not waited for.
+/// The bytes of a regular file, at most `MAX_BYTES`. A FIFO is not waited for.
 pub fn bytes(file: &Path) -> io::Result<Vec<u8>> {
     let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     let kind = fs::metadata(file)?.file_type();
@@ -102,7 +102,7 @@ pub fn bytes(file: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The same as text; a mistake where it is none.
+/// The text of a file; a mistake with file and line where it is not UTF-8.
 pub fn text(file: &Path) -> Result<String, ConfigErrors> {
     let bytes = bytes(file).map_err(|error| whole(file, format!("cannot read: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {

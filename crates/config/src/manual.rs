@@ -8,7 +8,7 @@
 pub struct Table {
     /// As in the file, such as `jail.NAME`; the top of the file has none.
     pub name: &'static str,
-    /// What it is for.
+    /// The purpose of the table, for the manual.
     pub about: &'static str,
     /// Keys that it cannot do without, as they may be written.
     pub needs: &'static [(&'static str, &'static str)],
@@ -20,30 +20,30 @@ pub struct Table {
 pub struct Key {
     /// The name of the key.
     pub name: &'static str,
-    /// What holds without it.
+    /// The value or meaning of the table without the key.
     pub default: Usual,
-    /// What it is for.
+    /// The purpose of the key, for the manual.
     pub about: &'static str,
 }
 
-/// What holds without a key.
+/// The effect of leaving out a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Usual {
-    /// As if this were written.
+    /// The key has this value.
     Is(&'static str),
-    /// As if one of these were written, by what else is in the table. The first
-    /// holds where no other does.
+    /// The key has one of these values, by what else is in the table. The first holds where
+    /// no other does.
     By(&'static [Case]),
-    /// This, in words.
+    /// The effect, described in words.
     Means(&'static str),
     /// A table without it is a mistake.
     Required,
 }
 
-/// What holds without a key in one kind of table.
+/// The effect of leaving out a key in one kind of table.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// As if this were written.
+    /// The value that the key has then.
     pub value: &'static str,
     /// Where, in words that follow the value, such as `with crowdsec`; empty in the
     /// first case.
@@ -65,7 +65,7 @@ pub const fn key(name: &'static str, default: Usual, about: &'static str) -> Key
     }
 }
 
-/// Nothing holds without the key.
+/// The effect of a key that has none when it is left out.
 pub const NONE: Usual = Means("none");
 
 /// The TOML type of a key whose reader allows this, in the reader's own words.
@@ -84,7 +84,7 @@ pub fn type_of(allowed: &str) -> &'static str {
 }
 
 impl Table {
-    /// As its head is written.
+    /// The table's head as written in the file.
     pub fn head(&self) -> String {
         match self.name {
             "" => String::new(),
@@ -94,36 +94,36 @@ impl Table {
     }
 }
 
-/// Of what can be turned off.
+/// The key that turns a table off.
 pub const ENABLED: Key = key(
     "enabled",
     Is("true"),
     "With false the table is checked and has no effect.",
 );
-/// Of what bans or denies on ports.
+/// The key with the ports of a ban or a denial.
 pub const PORTS: Key = key(
     "ports",
     Is("\"all\""),
     "The ports of this host to which packets are dropped.",
 );
-/// Of what bans.
+/// The key with the action of a ban.
 pub const ACTION: Key = key(
     "action",
     Is("\"drop\""),
     "What happens to packets of banned addresses: \"drop\" drops them silently; \"reject\" also answers with a TCP reset or an ICMP error.",
 );
-/// Of what bans for longer each time.
+/// The key that makes repeated bans longer.
 pub const INCREMENT: Key = key(
     "increment",
     NONE,
     "Each further ban of an address lasts longer; a table, see below.",
 );
-/// Of what counts.
+/// The key with the addresses that are not counted.
 pub const IGNORE: Key = key("ignore", Is("[]"), "Addresses that are never counted here.");
 /// About `direction`, whose default differs.
 pub const DIRECTION: &str =
     "Whose flows are judged: those that others begin, those that this host begins, or both.";
-/// Of `increment`.
+/// The key of `increment` for the factor between two bans.
 pub const FACTOR: Key = key(
     "factor",
     Is("2"),

@@ -24,7 +24,7 @@ use crate::suggestion::{did_you_mean, suggestion};
 pub struct ConfigError {
     /// The file with the mistake.
     pub file: PathBuf,
-    /// Its line, from 1; 0 when the file as a whole is meant.
+    /// The line in that file, from 1; 0 when the file as a whole is meant.
     pub line: usize,
     /// What is wrong and what is allowed.
     pub message: String,
@@ -62,7 +62,7 @@ impl std::error::Error for ConfigErrors {}
 pub struct At<T> {
     /// The value that was read.
     pub value: T,
-    /// Its line, counted through all files from 1.
+    /// The line of the value, counted through all files from 1.
     pub line: usize,
 }
 
@@ -80,7 +80,7 @@ pub struct Document<'i> {
 /// A file: its name, its text, and the table that it stands for.
 pub type Source = (PathBuf, String, Option<(&'static str, String)>);
 
-/// One of the files.
+/// A file of the configuration, with its place in the whole text.
 pub struct Part {
     /// The path of the file.
     pub file: PathBuf,
@@ -360,7 +360,7 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
-    /// One of a few words.
+    /// The value of a key that takes one of a few words.
     pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<At<T>> {
         let allowed = choices
             .iter()
@@ -452,7 +452,7 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
-    /// The same, or the word `"forever"` (`None`) where `forever` says so.
+    /// A duration, or the word `"forever"` (`None`) where `forever` says so.
     pub fn duration_or_forever(
         &mut self,
         key: &'static str,

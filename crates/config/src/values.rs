@@ -20,7 +20,7 @@ pub const DAY: Duration = Duration::from_secs(86_400);
 /// Ten years: longer than anything that is configured.
 pub const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// May it be in the name of a section?
+/// Whether the byte may be in the name of a section.
 pub fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }
@@ -30,7 +30,7 @@ pub fn path(root: &mut Section<'_, '_>, key: &'static str, default: &str) -> Pat
     optional_path(root, key, default).unwrap_or_else(|| default.into())
 }
 
-/// The same where the key may be absent; `such_as` is an example.
+/// A key that holds an absolute path and may be absent; `such_as` is an example.
 pub fn optional_path(
     root: &mut Section<'_, '_>,
     key: &'static str,

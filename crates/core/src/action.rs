@@ -4,13 +4,13 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// How a ban says no.
+/// The effect of a ban on packets: dropped silently, or rejected with an answer.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Not a word: the other side waits until it gives up.
+    /// The packet is dropped without an answer: the other side waits until it gives up.
     #[default]
     Drop,
     /// At once: a TCP reset, or ICMP "administratively prohibited".

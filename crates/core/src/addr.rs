@@ -108,7 +108,7 @@ impl Prefix {
         self.len
     }
 
-    /// One address only?
+    /// Whether the prefix is a single address.
     pub fn is_host(self) -> bool {
         self.len == if self.addr.is_ipv4() { 32 } else { 128 }
     }
@@ -234,9 +234,9 @@ const fn v6(bits: u128, len: u8) -> Prefix {
     }
 }
 
-/// Is it sure not to touch any of [`NEVER`]? So are nearly all that are asked
-/// about, and every finding asks: IPv4 of one first octet, and global unicast
-/// IPv6 (2000::/3).
+/// Whether the prefix is sure not to touch any of [`NEVER`]. So are nearly all that are
+/// asked about, and every finding asks: IPv4 of one first octet, and global unicast IPv6
+/// (2000::/3).
 fn is_ordinary(prefix: Prefix) -> bool {
     match prefix.addr {
         IpAddr::V4(addr) => prefix.len >= 8 && matches!(addr.octets()[0], 1..=126 | 128..=223),
@@ -318,7 +318,7 @@ impl PrefixSet {
         self.sorted.len()
     }
 
-    /// Is there none?
+    /// Whether the set has no prefix.
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }

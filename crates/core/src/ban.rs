@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Action, BanTarget, PortSet};
 
-/// Who made a ban. Eviction at the cap stays inside the producer that
-/// overflows; manual bans are never evicted.
+/// The source of a ban: an administrator, a jail, a watch, a list or a port. Eviction at
+/// the cap stays inside the producer that overflows; manual bans are never evicted.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum BanSource {
     /// An administrator: `weir ban` or the API.
@@ -104,12 +104,12 @@ impl<'de> Deserialize<'de> for BanSource {
 pub enum Until {
     /// At this moment.
     At(Timestamp),
-    /// Only when somebody lifts it; `null` in JSON.
+    /// The ban never ends by itself, only when somebody lifts it; `null` in JSON.
     Never,
 }
 
 impl Until {
-    /// Is it over at `now`?
+    /// Whether the end has passed at `now`.
     pub fn is_over(self, now: Timestamp) -> bool {
         matches!(self, Self::At(end) if end <= now)
     }
@@ -124,16 +124,17 @@ pub struct Ban {
     pub subject: BanTarget,
     /// The ports on which they are.
     pub scope: PortSet,
-    /// Who says so.
+    /// The administrator, jail, watch, list or port that decided the ban.
     pub producer: BanSource,
-    /// What becomes of its packets.
+    /// Whether packets of the ban are dropped or rejected.
     #[serde(default)]
     pub action: Action,
-    /// Why, in words for a person; somebody else's text in it is escaped when printed.
+    /// The reason, in words for a person; somebody else's text in it is escaped when
+    /// printed.
     pub reason: String,
-    /// When it was decided.
+    /// The time of the decision.
     pub since: Timestamp,
-    /// When it ends.
+    /// The time when the ban expires.
     pub until: Until,
     /// The last lines or events that led to it, oldest first; bounded by the producer.
     #[serde(default)]
@@ -147,7 +148,7 @@ pub enum Decision {
     Ban(Ban),
     /// Lift bans of a subject: of one producer and scope, or all (`None`).
     Unban {
-        /// Who is let in again.
+        /// The addresses whose bans are lifted.
         subject: BanTarget,
         /// Only the bans of this producer; all producers when `None`.
         producer: Option<BanSource>,

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Of these parts, one behind the other; each but the last has an even length. A message
-/// with its checksum in place has 0.
+/// The Internet checksum of these parts, one behind the other; each but the last has an
+/// even length. A message with its checksum in place has 0.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum: u64 = 0;
     for part in parts {

@@ -92,7 +92,7 @@ impl DecoyPorts {
         }
     }
 
-    /// Is it one of them? Of another protocol than TCP or UDP none is.
+    /// Whether the set has this port. Of another protocol than TCP or UDP none is.
     pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
         let (word, bit) = place(protocol, port);
         matches!(protocol, Protocol::Tcp | Protocol::Udp) && self.words[word] & bit != 0
@@ -103,12 +103,12 @@ impl DecoyPorts {
         self.set(protocol, port..=port, false);
     }
 
-    /// Are there none?
+    /// Whether the set has no port.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// How many, of both protocols.
+    /// The number of ports, of both protocols.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
@@ -118,7 +118,7 @@ impl DecoyPorts {
         &*self.words
     }
 
-    /// The same as ranges, in order.
+    /// The ports as ranges, in order.
     pub fn ranges(&self) -> Vec<PortRange> {
         let mut ranges: Vec<PortRange> = Vec::new();
         for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -158,9 +158,9 @@ fn place(protocol: Protocol, port: u16) -> (usize, u64) {
 pub enum Scanner {
     /// No TCP options, which no operating system leaves out.
     Bare = 1,
-    /// None, and a window of 1024.
+    /// No options, and a window of 1024.
     Masscan = 2,
-    /// None, and a window of 65535.
+    /// No options, and a window of 65535.
     Zmap = 3,
     /// A segment size as the only option, and a window of 1024: nmap's
     /// half-open scan, and masscan since 1.3.

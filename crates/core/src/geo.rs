@@ -26,7 +26,7 @@ impl Country {
             .then(|| Self(letters.map(|b| b.to_ascii_uppercase())))
     }
 
-    /// Its two capitals.
+    /// The code, two capital letters.
     pub fn letters(self) -> [u8; 2] {
         self.0
     }
@@ -71,7 +71,7 @@ pub enum Continent {
 }
 
 impl Continent {
-    /// All of them with their codes and names.
+    /// All continents with their codes and names.
     pub const ALL: [(Self, &str, &str); 7] = [
         (Self::Af, "AF", "Africa"),
         (Self::An, "AN", "Antarctica"),
@@ -90,12 +90,12 @@ impl Continent {
             .map(|(continent, ..)| continent)
     }
 
-    /// Its English name.
+    /// The continent's English name.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].2
     }
 
-    /// Its code of two letters, as MaxMind has it.
+    /// The continent's code of two letters, as MaxMind has it.
     pub fn code(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -129,7 +129,7 @@ pub trait Number: Copy + Ord + fmt::Debug + Send + Sync + 'static {
     fn next(self) -> Option<Self>;
     /// The next one down, of an address above the lowest.
     fn previous(self) -> Self;
-    /// As an address.
+    /// The number as an address.
     fn addr(self) -> IpAddr;
 }
 
@@ -168,7 +168,7 @@ pub struct Span<A, T> {
     pub first: A,
     /// The highest address of the span.
     pub last: A,
-    /// What holds for all of them.
+    /// The value of all addresses in the span.
     pub value: T,
 }
 
@@ -186,7 +186,7 @@ pub struct GeoTable {
 }
 
 impl GeoTable {
-    /// What is known about this address; IPv4 in IPv6 is IPv4.
+    /// The country, continent and system of this address; IPv4 in IPv6 is IPv4.
     pub fn place(&self, addr: IpAddr) -> Place {
         let index = match addr.to_canonical() {
             IpAddr::V4(a) => find(&self.v4, a.to_bits()),
@@ -217,7 +217,7 @@ pub enum Selector {
     Asn(u32),
 }
 
-/// Not a selector.
+/// The text is not a selector.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a place; allowed: country:NL, continent:EU, asn:64496")]
 pub struct SelectorError(String);

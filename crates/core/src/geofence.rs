@@ -18,12 +18,12 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Does it hold for packets that come in?
+    /// Whether the direction holds for packets that come in.
     pub fn inbound(self) -> bool {
         self != Self::Out
     }
 
-    /// Does it hold for packets that go out?
+    /// Whether the direction holds for packets that go out.
     pub fn outbound(self) -> bool {
         self != Self::In
     }
@@ -38,25 +38,25 @@ impl Direction {
     }
 }
 
-/// What happens to a flow.
+/// The effect of a rule on a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RuleAction {
-    /// It may begin.
+    /// The flow may begin.
     Pass,
-    /// Its first packet is dropped.
+    /// The flow's first packet is dropped.
     Drop,
 }
 
 /// One rule of the geofence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// Its name in messages: `geofence`, or that of its section.
+    /// The rule's name in messages: `geofence`, or that of its section.
     pub name: String,
-    /// Which local ports it covers.
+    /// The local ports that the rule covers.
     pub scope: PortSet,
-    /// Which way flows begin that it judges.
+    /// The direction of the flows that the rule judges.
     pub direction: Direction,
-    /// For places that neither list names.
+    /// The action for places that neither list names.
     pub default: RuleAction,
     /// Places that may.
     pub allow: Vec<Selector>,

@@ -25,27 +25,27 @@ const ADVERTISEMENT: u8 = 136;
 const ND: usize = 24;
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
-/// Of an advertisement: it replaces what is in caches.
+/// The override flag of an advertisement, which replaces entries in caches.
 const OVERRIDE: u8 = 0x20;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What somebody says of an address.
+/// The claim of a message to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Says {
-    /// He has it.
+    /// The sender has the address.
     Has,
-    /// He is about to take it, if nobody has it.
+    /// The sender is about to take the address, if nobody has it.
     Probes,
 }
 
 /// A message that tells who has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// Whose it is.
+    /// The link-layer address of the sender.
     pub sender: Mac,
-    /// Which address it is about.
+    /// The address that the message is about.
     pub address: IpAddr,
-    /// What it says of it.
+    /// The sender's claim to that address.
     pub says: Says,
 }
 

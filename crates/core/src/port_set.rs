@@ -49,7 +49,7 @@ impl Protocol {
 /// Ports `low` to `high`, both included, of one protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PortRange {
-    /// Which protocol's ports.
+    /// The protocol of the ports.
     pub protocol: Protocol,
     /// The first port of the range.
     pub low: u16,
@@ -58,7 +58,7 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// One port alone.
+    /// A range of one port alone.
     pub fn one(protocol: Protocol, port: u16) -> Self {
         Self {
             protocol,
@@ -85,7 +85,7 @@ impl fmt::Display for PortRange {
 /// How many ranges one scope may hold: the kernel compares them one by one.
 pub const MAX_RANGES: usize = 15;
 
-/// What a ban covers. Ranges are sorted and distinct, so that equal scopes
+/// The ports that a ban covers. Ranges are sorted and distinct, so that equal scopes
 /// compare equal.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct PortSet(Vec<PortRange>);
@@ -96,7 +96,7 @@ pub struct PortSet(Vec<PortRange>);
 pub enum PortSetError {
     /// A part is not `PORT`, `LOW-HIGH`, with `/tcp`, `/udp` or `/sctp`.
     Malformed(String),
-    /// More than [`MAX_RANGES`] ranges.
+    /// The list has more than [`MAX_RANGES`] ranges.
     TooMany(usize),
 }
 
@@ -128,7 +128,7 @@ impl PortSet {
         Self::default()
     }
 
-    /// These ranges; an empty list means all ports.
+    /// A set of these ranges; an empty list means all ports.
     pub fn ports(ranges: impl IntoIterator<Item = PortRange>) -> Result<Self, PortSetError> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         ranges.sort_unstable();
@@ -139,7 +139,7 @@ impl PortSet {
         Ok(Self(ranges))
     }
 
-    /// Does it cover all ports?
+    /// Whether the set covers all ports.
     pub fn is_all(&self) -> bool {
         self.0.is_empty()
     }

@@ -16,9 +16,9 @@ pub struct Asked<'a> {
     pub ports: &'a [(u8, u16)],
     /// What lists and geofence say about it.
     pub denied: Option<Reason>,
-    /// Does the allow list hold it?
+    /// Whether the allow list holds the source.
     pub allowed: bool,
-    /// Is nothing to be dropped?
+    /// Whether nothing is to be dropped.
     pub observe: bool,
 }
 

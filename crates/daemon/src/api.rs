@@ -69,7 +69,7 @@ const RETRY_LAST: Duration = Duration::from_secs(2);
 /// The alert ends when every connection could be taken for so long: out of
 /// descriptors, one is free whenever a client goes.
 const ENDS_AFTER: Duration = Duration::from_secs(15);
-/// What nearly everything is answered in.
+/// The media type of nearly all answers.
 const JSON: &str = "application/json";
 
 /// Binds the socket: mode 0660 from its first moment, replacing one that a
@@ -151,7 +151,7 @@ pub struct Handles {
     pub reloader: Arc<dyn Reload>,
 }
 
-/// What the handlers need.
+/// The parts of the daemon that handlers need.
 #[derive(Clone)]
 struct Api {
     handles: Handles,
@@ -265,7 +265,7 @@ pub async fn serve(
 /// Method, path and what answers.
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
-/// All that is served; `docs/api.md` has the same.
+/// All routes of the API; `docs/api.md` has the same.
 const ROUTES: [Route; 30] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
@@ -376,7 +376,7 @@ async fn status(State(api): State<Api>) -> Response {
     api.ask(Questions::status).await
 }
 
-/// As text, for Prometheus.
+/// Answers with all metrics as text, for Prometheus.
 async fn metrics(State(api): State<Api>) -> Response {
     let questions = api.handles.questions.clone();
     let text = move || {
@@ -424,7 +424,7 @@ struct BanRequest {
     /// `"1h"`, seconds, or absent for a ban without end.
     #[serde(rename = "for")]
     length: Option<String>,
-    /// As in `22/tcp,443/tcp`; absent for all ports.
+    /// The ports of the ban, as in `22/tcp,443/tcp`; absent for all ports.
     port: Option<String>,
     /// `"drop"`, which it is when absent, or `"reject"`.
     action: Option<String>,

@@ -62,11 +62,11 @@ const FIRST_LONGEST: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often the neighbours are looked at, whatever the checks do.
 const NEIGHBOURS: Duration = Duration::from_secs(1);
-/// What alerts about the whole of it are about.
+/// Alerts about the pools as a whole have this subject.
 const ABOUT: &str = "balance";
-/// And about what `weir real` has said.
+/// Alerts about the settings of `weir real` have this subject.
 const ABOUT_SETTINGS: &str = "balance:reals";
-/// And about the proxy.
+/// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
 /// The pools of a daemon.
@@ -77,7 +77,7 @@ pub struct Balancer {
     geography: Arc<GeoService>,
     lists: Lists,
     state: Mutex<State>,
-    /// Which pools have a live real. Not under the lock of `state`, which is held while
+    /// Pools with a live real, by name. Not under the lock of `state`, which is held while
     /// first checks are waited for.
     alive: Mutex<BTreeSet<String>>,
     /// Taken after `state`, where both are.
@@ -89,7 +89,7 @@ pub struct Balancer {
 pub struct Change {
     /// Whether it takes flows.
     pub mode: Option<Mode>,
-    /// Its share; `Some(None)`: the configuration's again.
+    /// The new share; `Some(None)`: the configuration's again.
     pub weight: Option<Option<u32>>,
 }
 
@@ -108,10 +108,10 @@ pub enum RealChangeError {
 struct State {
     interface: String,
     pools: Vec<Pool>,
-    /// Which number has what in the kernel.
+    /// Numbers of the pools in the kernel.
     pool_numbers: Numbers<String, MAX_POOLS>,
     real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
-    /// As the backend has it.
+    /// The pools as the backend has been told of them.
     told: Option<Balance>,
     /// The shares that its rings are made of, where reals come back slowly.
     ramps: Vec<(u32, u32)>,
@@ -125,7 +125,7 @@ struct State {
     acls: BTreeMap<String, acl::Joined>,
     /// What has changed and nobody was told yet.
     news: Vec<Event>,
-    /// Of the proxy, if the configuration says how many.
+    /// Threads of the proxy, if the configuration says how many.
     threads: Option<usize>,
 }
 
@@ -153,7 +153,7 @@ struct RealState {
     id: u64,
     health: Health,
     since: Timestamp,
-    /// When it came back, if it was gone.
+    /// The time at which the real came back, if it was gone.
     back: Option<Instant>,
     /// What the last check said, if it failed.
     why: String,
@@ -162,19 +162,19 @@ struct RealState {
     down_because: String,
     next: Instant,
     check: Option<Check>,
-    /// Of itself, or of the router before it.
+    /// The link-layer address of the real, or of the router before it.
     mac: Option<Mac>,
     /// The way to it, where that is a tunnel; its number is not in it.
     way: Option<Real>,
-    /// Why its packets have no way.
+    /// The reason why packets have no way to the real.
     no_way: String,
     /// This host relays for it, wherever it is.
     is_proxied: bool,
 }
 
 impl Balancer {
-    /// No pools yet; of this backend. What was said of single reals is kept in the state
-    /// directory.
+    /// No pools yet, for this backend. Settings of single reals by `weir real` are kept in
+    /// the state directory.
     pub fn new(
         backend: Arc<dyn Backend>,
         alerts: Arc<Alerts>,

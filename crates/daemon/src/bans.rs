@@ -179,7 +179,7 @@ impl Bans {
             .partition(|entry| batch.contains(&name(entry)) && !is_in_force(entry))
     }
 
-    /// These bans are in force now.
+    /// Bans that are in force from now on.
     fn tell_and_remember(
         &self,
         _coming: &Coming<'_>,
@@ -295,7 +295,7 @@ impl Bans {
         self.expiries.replace(ends);
     }
 
-    /// Which bans have ended by then.
+    /// Bans that have ended by this moment.
     #[cfg(test)]
     pub fn take_ended(&self, now: BootNanos) -> Vec<ExpiredBan> {
         self.expiries.take_ended(now)

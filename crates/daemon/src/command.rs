@@ -24,7 +24,7 @@ use user::{WatchUser, watch_user};
 /// Why a command is not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It cannot be run now.
+    /// The command cannot be run now, for this reason.
     Missing(String),
     /// Somebody else than root and the daemon's user can change what is run.
     Unsafe(String),
@@ -78,7 +78,7 @@ const FIRST_LINE: u64 = 256;
 /// Scripts whose interpreter is a script, as the kernel allows.
 const MAX_DEPTH: usize = 4;
 
-/// Who reads the next argument.
+/// The kind of program that reads the next argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     /// Runs a script; its options of these letters take code.
@@ -86,7 +86,7 @@ enum Reader {
     /// Reads data, or runs the command that follows, as env, sudo and flock do:
     /// whatever they are, an interpreter is known by its name.
     Program,
-    /// Had its code before: the rest is for that.
+    /// The program had its code before: further arguments are for that code.
     Code,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn judge(command: &[String]) -> Result<(), Fault> {
     judge_for(command, user.as_ref())
 }
 
-/// The same, given whom it is to run as.
+/// Judges a command that is to run as this user.
 fn judge_for(command: &[String], user: Option<&WatchUser>) -> Result<(), Fault> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Fault::Missing("no command".to_owned()));

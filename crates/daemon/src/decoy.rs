@@ -44,9 +44,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// Packets on their way while a ban comes into force belong to the offence that
 /// it is for.
 const SAME_OFFENCE: Duration = Duration::from_secs(1);
-/// What alerts about served decoy ports are about.
+/// Alerts about served decoy ports have this subject.
 const SERVED: &str = "decoy-ports";
-/// And about served tarpit ports.
+/// Alerts about served tarpit ports have this subject.
 const SERVED_TARPITS: &str = "tarpit-ports";
 
 /// The decoy ports of a daemon.
@@ -54,7 +54,7 @@ pub struct Decoy {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
     active: Mutex<Option<Arc<Active>>>,
-    /// Where tarpit ports ban.
+    /// The ledger of the tarpit ports, where they ban.
     tarpit: Mutex<Option<Arc<Ledger>>>,
     /// Held while the backend is told, so that older ports never follow newer.
     changing: Mutex<()>,
@@ -67,7 +67,7 @@ pub struct Decoy {
 
 struct Active {
     config: DecoyConfig,
-    /// Its only jail is the decoy ports.
+    /// A ledger whose only jail is the decoy ports.
     ledger: Ledger,
 }
 
@@ -107,7 +107,7 @@ pub struct DecoyStatus {
 }
 
 impl Decoy {
-    /// None yet; of this backend.
+    /// No ports yet, for this backend.
     pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>, metrics: &DecoyMetrics) -> Self {
         Self {
             backend,
@@ -194,7 +194,7 @@ impl Decoy {
         self.apply(&alone, config.as_ref(), tarpit.as_ref(), &own)
     }
 
-    /// The same by a configuration that is not in force yet.
+    /// Puts the ports of a configuration into force that is not in force yet.
     pub fn apply(
         &self,
         _alone: &MutexGuard<'_, ()>,

@@ -29,7 +29,7 @@ const SMALL: usize = 4096;
 pub struct ExpiredBan {
     /// The address or network that was banned.
     pub subject: BanTarget,
-    /// Which of them.
+    /// The producer, ports and action of the ban.
     pub policy: Arc<Policy>,
 }
 
@@ -39,12 +39,12 @@ pub struct Expiries(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Those that ended before anybody asked.
+    /// Bans that ended before anybody asked.
     over: Vec<ExpiredBan>,
     v4: HashMap<Key<[u8; 4]>, Tenths>,
     v6: HashMap<Key<[u8; 16]>, Tenths>,
     policies: Policies,
-    /// Nothing ends before this.
+    /// The earliest end: no ban ends before.
     next: Tenths,
 }
 
@@ -90,7 +90,7 @@ impl Policies {
         Some(number)
     }
 
-    /// One ban less has it.
+    /// Releases one ban's hold on a policy; returns the policy of that number.
     fn give_back(&mut self, number: u16) -> Option<Arc<Policy>> {
         let place = self.used.get_mut(usize::from(number))?;
         let (policy, users) = place.as_mut()?;
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(told(&expiries, 22).len(), 1);
     }
 
-    /// What docs/guide/ban-and-unban.md says of it.
+    /// Memory of a million ends, within the bounds of docs/guide/ban-and-unban.md.
     #[test]
     fn a_million_ends_take_a_bounded_memory() {
         for (v6, most) in [(false, 28 << 20), (true, 54 << 20)] {

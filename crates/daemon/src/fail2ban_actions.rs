@@ -53,9 +53,9 @@ pub struct Fail2banActions {
 struct Shared {
     queues: Mutex<ActionQueues>,
     work: Condvar,
-    /// There is none: nobody who bans takes a lock.
+    /// Whether no command is to run, so that no thread that bans takes a lock.
     is_idle: AtomicBool,
-    /// What runs is to be ended.
+    /// Whether running commands are to be ended.
     ending: AtomicBool,
     alerts: Arc<Alerts>,
     metrics: ActionMetrics,
@@ -79,7 +79,7 @@ impl Shared {
 }
 
 impl Fail2banActions {
-    /// None runs yet.
+    /// No action runs yet.
     pub fn new(alerts: Arc<Alerts>, metrics: ActionMetrics, ledger: Arc<Current<Ledger>>) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -466,11 +466,11 @@ impl Turn<'_> {
 /// What a command answers by its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// It ended with 0.
+    /// The command ended with exit code 0.
     Yes,
-    /// It ended with 1.
+    /// The command ended with exit code 1.
     No,
-    /// It failed; how.
+    /// The command failed, for this reason.
     Failed(String),
 }
 

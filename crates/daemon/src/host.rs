@@ -32,17 +32,17 @@ pub(crate) use routes::{interface as interface_link, route};
 pub trait HostFacts {
     /// The names of its network interfaces.
     fn interfaces(&self) -> Vec<String>;
-    /// Is one of them called so, or has this as an alternative name?
+    /// Whether an interface has this name, or has it as an alternative name.
     fn has_interface(&self, name: &str) -> bool;
-    /// Its addresses; none: it does not say.
+    /// The addresses of this host's interfaces; empty: the host does not tell.
     fn addresses(&self) -> Vec<InterfaceAddress> {
         Vec::new()
     }
-    /// Those with a default route, IPv4 or IPv6.
+    /// Interfaces with a default route, IPv4 or IPv6.
     fn default_route_interfaces(&self) -> Vec<String>;
     /// Is there a systemd journal, with something in it?
     fn has_journal(&self) -> bool;
-    /// Is there such a file?
+    /// Whether there is a file of this path.
     fn has_file(&self, path: &str) -> bool;
     /// Is there a file that fits this pattern?
     fn has_match(&self, pattern: &str) -> bool {
@@ -63,7 +63,7 @@ pub trait HostFacts {
     fn ring_fault(&self, _directory: &Path, _owner: Option<u32>) -> Option<String> {
         None
     }
-    /// How many processors it has.
+    /// The number of processors.
     fn processors(&self) -> usize;
     /// The ports that somebody serves here, for others than this host itself.
     fn listeners(&self) -> BTreeSet<(Protocol, u16)> {

@@ -20,7 +20,7 @@ pub enum InstanceError {
         "another weir daemon ({owner}) uses {dir}; stop it, or give this one its own state_dir, socket and instance"
     )]
     Busy {
-        /// Its process, if it said so.
+        /// The process id of the other daemon, if it said so.
         owner: String,
         /// The state directory.
         dir: PathBuf,
@@ -156,8 +156,8 @@ pub fn make_parent(file: &Path) -> Result<(), InstanceError> {
     })
 }
 
-/// What the daemon keeps: loading and attaching programs, and reading logs
-/// that belong to others.
+/// Capabilities that the daemon keeps: for loading and attaching programs, and for reading
+/// logs of other users.
 pub const KEPT: [Capability; 4] = [
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,

@@ -142,18 +142,18 @@ const AUTH_LOG: &str = "/var/log/auth.log";
 pub struct JailConfig {
     /// The jail's name.
     pub name: String,
-    /// Which filter reads its lines.
+    /// The filter that reads the jail's lines.
     pub filter: String,
-    /// Where its lines come from.
+    /// The journal, files or ring that the lines come from.
     pub source: SourceChoice,
     /// Trusted fields of its entries in the journal; none: those of the programs
     /// that its filter names.
     pub journal_match: JournalMatch,
-    /// When it bans, and for how long.
+    /// The limits at which the jail bans, and the length of its bans.
     pub limits: JailLimits,
-    /// What a ban covers.
+    /// The ports that a ban covers.
     pub scope: PortSet,
-    /// What it does to packets.
+    /// Whether packets of a ban are dropped or rejected.
     pub action: Action,
     /// Prefixes whose findings this jail ignores.
     pub ignore: PrefixSet,
@@ -163,7 +163,7 @@ pub struct JailConfig {
     pub use_dns: UseDns,
     /// Says who is not to be banned.
     pub ignore_command: Option<IgnoreCommand>,
-    /// What it runs beside its bans.
+    /// Commands that the jail runs beside its bans.
     pub commands: Vec<JailCommands>,
     /// Reads its lines in place of a filter of weir's.
     pub fail2ban: Option<Arc<Fail2banFilter>>,
@@ -174,7 +174,7 @@ pub struct JailConfig {
 pub struct JailCommands {
     /// The action's name, as `sendmail-whois`.
     pub name: String,
-    /// What it runs.
+    /// The commands of the action.
     pub commands: Arc<Commands>,
     /// Lines that a command is told of a ban, the last ones.
     pub max_matches: usize,
@@ -192,12 +192,12 @@ pub struct IgnoreCommand {
 /// What is done with a host name that a line has, as Fail2ban's `usedns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UseDns {
-    /// It is looked up.
+    /// The name is looked up.
     Yes,
-    /// The same, and the log tells of it.
+    /// The name is looked up, and the log tells of it.
     #[default]
     Warn,
-    /// It does not count.
+    /// The finding does not count.
     No,
 }
 
@@ -212,14 +212,14 @@ pub enum SourceChoice {
     Ring(RingChoice),
 }
 
-/// Which ring, and how it is read.
+/// A ring's directory, owner and limits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingChoice {
     /// The directory with its segments.
     pub directory: PathBuf,
     /// A user whose segments are read, besides root and the daemon's own.
     pub owner: Option<u32>,
-    /// How many threads read it.
+    /// The number of threads that read the ring.
     pub workers: usize,
     /// MiB that its segments may take together.
     pub max_mib: u64,

@@ -20,13 +20,13 @@ use crate::access::exemptions::{Exempt, Exemption, Exemptions};
 pub struct Offence<'a> {
     /// The number of the jail in the ledger.
     pub jail: usize,
-    /// Who is suspected of it.
+    /// The address, prefix or name that is suspected.
     pub suspect: Suspect<'a>,
-    /// Where it was read; kept as evidence.
+    /// The line of the offence; kept as evidence.
     pub line: &'a [u8],
 }
 
-/// Who is said to have offended.
+/// The suspect of an offence.
 #[derive(Clone, Copy)]
 pub enum Suspect<'a> {
     /// An address, with when and how often.
@@ -35,17 +35,17 @@ pub enum Suspect<'a> {
     Named(Prefix),
 }
 
-/// What comes of it.
+/// The result of judging an offence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement<R = Infallible> {
-    /// Nothing: the suspect is exempt.
+    /// No ban: the suspect is exempt.
     Exempt(Exemption),
-    /// Nothing: a line names a prefix, and this one inside it is exempt, or on the
-    /// ignore list of the jail.
+    /// No ban: a line names a prefix, and this one inside it is exempt, or on the ignore
+    /// list of the jail.
     HoldsExempt(Prefix),
-    /// Nothing, for a reason of the caller's own.
+    /// No ban, for a reason of the caller's own.
     Spared(R),
-    /// What the jail's own rules make of it.
+    /// The outcome by the jail's own rules.
     Judged(Outcome),
 }
 

@@ -37,7 +37,7 @@ const HOLDS_EXEMPT: &str = "holds-exempt";
 const UNBANNABLE: &str = "unbannable";
 const LATE: &str = "late";
 
-/// What one jail has noticed; shared by the threads that read for it.
+/// The alerts of one jail's log; shared by the threads that read for it.
 #[derive(Debug)]
 pub struct LogAlerts {
     jail: String,
@@ -55,7 +55,7 @@ struct Tally {
     /// event each minute.
     line: Option<HeadlessLine>,
     last: Option<Instant>,
-    /// Of heads: a line has had it since.
+    /// Whether a line has had a head since, for alerts about heads.
     fits: bool,
     told: Option<(Instant, u64)>,
 }
@@ -137,7 +137,7 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
 }
 
 impl LogAlerts {
-    /// Of a jail without alerts.
+    /// The alerts of a jail without any yet.
     pub fn new(jail: &str) -> Self {
         Self {
             jail: jail.to_owned(),

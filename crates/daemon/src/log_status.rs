@@ -9,7 +9,7 @@ use std::{
 
 use weir_sources::RingStatistics;
 
-/// As last told.
+/// The state of rings and files, as last told.
 #[derive(Default)]
 pub struct LogStatus {
     /// Rings by their directory.

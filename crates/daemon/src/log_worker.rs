@@ -77,10 +77,10 @@ pub enum WorkerError {
     Filter {
         /// The name of the jail.
         name: String,
-        /// What is wrong.
+        /// The error in the filter's definition.
         error: DefinitionError,
     },
-    /// There is no such filter.
+    /// No filter has this name.
     #[error("there is no filter {0:?}")]
     NoFilter(String),
     /// The system gives no thread.
@@ -107,7 +107,7 @@ pub fn filter(config: &Config, name: &str) -> Result<Program, WorkerError> {
 /// What reading logs may touch of the daemon.
 #[derive(Clone)]
 pub struct Handles {
-    /// Who is exempt.
+    /// The exempt addresses.
     pub exempt: Arc<Exempt>,
     /// Puts bans into force.
     pub bans: Arc<Bans>,
@@ -115,11 +115,11 @@ pub struct Handles {
     pub ignore_checks: Arc<IgnoreChecks>,
     /// Positions and counts.
     pub store: Arc<Store>,
-    /// Where findings are told.
+    /// The bus of events, which is told of findings.
     pub events: Arc<Events>,
     /// Where trouble with a log is told.
     pub alerts: Arc<Alerts>,
-    /// What is counted.
+    /// The metrics of jails and sources.
     pub metrics: Arc<Metrics>,
     /// Whether logs are read.
     pub log_status: Arc<LogStatus>,
@@ -335,8 +335,8 @@ impl Workers {
         }
     }
 
-    /// The same, while findings wait for their names; what the threads have had in
-    /// hand.
+    /// Ends the threads while findings may still wait for their names; returns what the
+    /// threads had in hand.
     fn stop_reading(&mut self) -> Vec<Arc<InHand>> {
         self.stop.store(true, Ordering::Relaxed);
         let patience = Instant::now() + GIVEN_UP_AFTER;

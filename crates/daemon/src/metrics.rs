@@ -23,7 +23,7 @@ pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
 pub use pools::PoolMetrics;
 pub use vips::VipMetrics;
 
-/// All of them.
+/// All metrics of the daemon.
 #[derive(Debug)]
 #[allow(missing_docs)] // the fields are named by what they are about
 pub struct Metrics {
@@ -77,7 +77,7 @@ impl Metrics {
         self.registry.declared()
     }
 
-    /// All as they are now; see [`Registry::gather`].
+    /// All metrics as they are now; see [`Registry::gather`].
     pub fn gather(&self, say: impl FnOnce(&mut Samples)) -> Vec<Metric> {
         self.registry.gather(say)
     }

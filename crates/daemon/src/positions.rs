@@ -74,10 +74,10 @@ impl Positions {
         self.lock().get(key).cloned()
     }
 
-    /// These are the sources from now on, by name. One that is new goes on where
-    /// others stood that read the same; what nobody reads any more is forgotten
-    /// with that: a name that comes back is a new one. Returns what has changed,
-    /// for the database: `None` where there is no place any more.
+    /// Notes the sources that are read from now on, by name. One that is new goes on where
+    /// others stood that read the same; what nobody reads any more is forgotten with that:
+    /// a name that comes back is a new one. Returns what has changed, for the database:
+    /// `None` where there is no place any more.
     pub fn change_over(&self, used: &BTreeSet<String>) -> Vec<(String, Option<String>)> {
         let mut all = self.lock();
         let before = std::mem::take(&mut *all);

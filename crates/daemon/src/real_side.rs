@@ -21,8 +21,7 @@ pub use decap::{DecapSettings, Packets};
 use record::{AppliedChanges, Locked, Setting};
 pub use weir_bpf::decap::GUE_PORT;
 
-/// Where it stands what was done; gone after a reboot, as is what was done. Not in the
-/// daemon's directory, which systemd removes when that stops.
+/// The file with the changes that weir has made; gone after a reboot, as they are.
 pub const DEFAULT_RECORD: &str = "/run/weir-real-side/record.json";
 /// So many virtual addresses may a real have.
 pub const MAX_VIPS: usize = 1024;
@@ -37,15 +36,15 @@ const SYSCTLS: [(&str, u32); 2] = [("arp_ignore", 1), ("arp_announce", 2)];
 /// Why a real is as it was, or what is in the way.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for cannot be.
+    /// The request cannot be carried out, for this reason.
     #[error("{0}")]
     Refused(String),
     /// The system refused a part of it.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was to be done.
+        /// The action that failed.
         what: String,
-        /// What it said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -62,43 +61,43 @@ fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Refused(why.into()))
 }
 
-/// What was, or would be, done about one thing.
+/// One setting of the system, with what was, or would be, done about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// `address`, `sysctl` or `decap`.
     pub kind: &'static str,
-    /// Which one: `198.51.100.80/32 on lo`, `net.ipv4.conf.all.arp_ignore`.
+    /// The object: `198.51.100.80/32 on lo`, `net.ipv4.conf.all.arp_ignore`.
     pub name: String,
-    /// What became of it.
+    /// The result of the step.
     pub outcome: Outcome,
-    /// Of a sysctl: its value before and afterwards.
+    /// The value of a sysctl before and afterwards; `None` for other objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<(String, String)>,
-    /// Of what takes packets out of tunnels: what it counted.
+    /// Packets that the program for tunnels has counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<Packets>,
 }
 
-/// What becomes of a thing.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Weir's doing, of now.
+    /// Set by weir just now.
     Set,
-    /// Weir's doing, of an earlier time.
+    /// Set by weir at an earlier time.
     Kept,
-    /// It was as it must be, and weir will not take it back.
+    /// Set already by somebody else as it must be: weir will not take it back.
     Foreign,
     /// Taken back: it is as it was before weir.
     Undone,
-    /// Somebody has taken it back before.
+    /// Taken back by somebody else before.
     Gone,
-    /// Somebody has changed it since, and it stays so.
+    /// Changed by somebody else since: it stays so.
     Changed,
 }
 
 impl Outcome {
-    /// Was something done?
+    /// Whether the system was changed.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Set | Self::Undone)
     }
@@ -396,7 +395,7 @@ fn address_step(addr: IpAddr, outcome: Outcome) -> Step {
     }
 }
 
-/// Those with the program that takes packets out of tunnels.
+/// Interfaces with the program that takes packets out of tunnels.
 fn interfaces_of(record: &AppliedChanges) -> impl Iterator<Item = (&DecapSettings, &String)> {
     let all = record.decap.iter();
     all.flat_map(|decap| decap.interfaces.iter().map(move |name| (decap, name)))
@@ -431,7 +430,7 @@ fn write_sysctl(name: &str, value: &str) -> Result<()> {
         .map_err(system(format!("set {} to {value}", sysctl_name(name))))
 }
 
-/// Which addresses this host has.
+/// The addresses of this host, by interface.
 struct Addresses {
     loopback: u32,
     all: Vec<(u32, IpAddr)>,

@@ -14,16 +14,16 @@ use weir_metrics::Counter;
 
 /// The most bans that wait. Of more the oldest are given up, and counted.
 const MAX_WAITING: usize = 256;
-/// They are tried again this often.
+/// The time between two attempts.
 const RETRY: Duration = Duration::from_secs(5);
-/// What the alert is about.
+/// The subject of the alert.
 const ABOUT: &str = "insert";
 
 /// A ban, as decided and as enforced, and why it is not in force.
 pub struct RefusedBan {
-    /// With its explanation.
+    /// The ban, with its explanation.
     pub ban: Ban,
-    /// What the backend is told.
+    /// The entry that the backend refused.
     pub entry: Entry,
     /// The backend's answer.
     pub error: Error,
@@ -42,11 +42,11 @@ impl RefusedBan {
     }
 }
 
-/// All that wait.
+/// All bans that the backend refused, until they are tried again.
 #[derive(Default)]
 pub struct RefusedBans {
     inner: Mutex<Inner>,
-    /// How many were ever given up.
+    /// The number of bans that were given up so far.
     given_up: Counter,
 }
 
@@ -59,7 +59,7 @@ struct Inner {
 }
 
 impl RefusedBans {
-    /// None waits yet; counts how many are given up.
+    /// No ban waits yet; `given_up` counts those that are given up.
     pub fn new(given_up: Counter) -> Self {
         Self {
             given_up,
@@ -67,7 +67,7 @@ impl RefusedBans {
         }
     }
 
-    /// How many wait.
+    /// The number of bans that wait.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
@@ -76,7 +76,7 @@ impl RefusedBans {
         self.inner.lock().expect("no holder of this lock panics")
     }
 
-    /// These were refused just now, and those are in force.
+    /// Adds bans that were refused just now, and drops those that are in force.
     pub fn follow<'a>(
         &self,
         refused: Vec<RefusedBan>,
@@ -101,8 +101,8 @@ impl RefusedBans {
         tell(inner, alerts);
     }
 
-    /// Those to be tried now, if it is time; they have to be refused again, or
-    /// put into force.
+    /// Takes the bans that are to be tried now, if it is time; they have to be refused
+    /// again, or put into force.
     pub fn take_due(&self, now: BootNanos) -> Vec<RefusedBan> {
         let mut inner = self.lock();
         let is_due = inner.tried.is_none_or(|at| at.elapsed() >= RETRY);

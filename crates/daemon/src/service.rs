@@ -73,12 +73,12 @@ pub enum Refusal {
     /// The subject is exempt.
     #[error("{subject} cannot be banned: {reason}")]
     Exempt {
-        /// Who was to be banned.
+        /// The subject that was to be banned.
         subject: BanTarget,
-        /// Why that is not done.
+        /// The reason for the exemption.
         reason: String,
     },
-    /// There is nothing like that.
+    /// The named object does not exist.
     #[error("{0}")]
     NotFound(String),
     /// The backend cannot do it.
@@ -93,41 +93,41 @@ pub enum Refusal {
 pub struct Service {
     /// The configuration in force.
     pub config: Arc<Current<Config>>,
-    /// Where decisions are carried out.
+    /// The backend, which carries out decisions.
     pub backend: Arc<dyn Backend>,
-    /// What is remembered.
+    /// The database with bans, history and positions.
     pub store: Arc<Store>,
-    /// Who is exempt.
+    /// The exempt addresses.
     pub exempt: Arc<Exempt>,
-    /// Who wants to know.
+    /// The bus of events, with its readers.
     pub events: Arc<Events>,
-    /// What is wrong.
+    /// Alerts about what is wrong now.
     pub alerts: Arc<Alerts>,
-    /// What is counted.
+    /// The metrics of the daemon.
     pub metrics: Arc<Metrics>,
     /// Ports that nobody serves.
     pub decoy: Arc<Decoy>,
-    /// Who serves which virtual address.
+    /// The load balancer.
     pub balancer: Arc<Balancer>,
     /// Virtual addresses that it holds itself.
     pub vips: Arc<Vips>,
-    /// Which programs may talk to whom.
+    /// Rules about programs.
     pub apps: Arc<Apps>,
-    /// Where addresses are.
+    /// The databases with the country and system of addresses.
     pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
     pub lists: Lists,
     /// Lists and geofence as they are enforced.
     pub classes: Arc<ClassSync>,
-    /// Who counts findings now.
+    /// The ledger that counts findings now.
     pub ledger: Arc<Current<Ledger>>,
     /// The addresses of this host, as last read.
     pub own: Arc<Current<Vec<IpAddr>>>,
     /// What the workers say of their logs.
     pub log_status: Arc<LogStatus>,
-    /// Which interfaces are protected.
+    /// The interfaces that are protected.
     pub uplinks: Uplinks,
-    /// What the watches have done.
+    /// Counts of the watches.
     pub watches: Arc<WatchStats>,
     /// The threads that must go on.
     pub pulses: Arc<Pulses>,
@@ -143,7 +143,7 @@ pub struct Service {
     pub manual_bans: Arc<ManualBans>,
     /// Takes bans of Fail2ban's over, and gives them back.
     pub fail2ban_state: Arc<Fail2banState>,
-    /// Who must not be banned.
+    /// The allow list, with commands that change it.
     pub allow_list: Arc<AllowList>,
     /// Refreshes of lists that a command asks for.
     pub list_refreshes: Arc<ListRefreshes>,

@@ -82,7 +82,7 @@ struct Heart {
 #[derive(Default)]
 struct Call {
     is_open: bool,
-    /// Of the last call, when it is over.
+    /// The operation of the call, or of the last one when it is over.
     what: &'static str,
     path: PathBuf,
 }
@@ -94,7 +94,7 @@ impl Heart {
 }
 
 impl Pulse {
-    /// Another round begins.
+    /// Counts another round of the thread.
     pub fn beat(&self) {
         self.0.rounds.fetch_add(1, Relaxed);
     }
@@ -118,7 +118,7 @@ impl Pulse {
         self.is_given_up()
     }
 
-    /// Has it been given up? That happens inside a call only: between two of them
+    /// Whether the call was given up. That happens inside a call only: between two of them
     /// the thread may rely on the answer.
     pub fn is_given_up(&self) -> bool {
         self.0.given_up.load(Relaxed)
@@ -165,7 +165,7 @@ struct Watched {
     name: String,
     heart: Weak<Heart>,
     rounds: Seen,
-    /// Of rounds and calls together.
+    /// Rounds and calls together, as last looked at.
     signs: Seen,
 }
 
@@ -191,7 +191,7 @@ impl Seen {
 /// Threads that do not go on, by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Still {
-    /// Nobody knows why.
+    /// Threads that are stuck for no known reason.
     stuck: Vec<String>,
     /// A file system does not answer them, or so slowly that they come to nothing
     /// else.

@@ -17,7 +17,7 @@ use crate::{access::geo, config::Config, instance::is_root};
 /// `statfs` type of the BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// Everything that was found, in words. Makes, writes and mounts nothing.
+/// All obstacles to a start that were found, in words. Makes, writes and mounts nothing.
 pub fn trial(config: &Config) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(geofence) = &config.geofence {

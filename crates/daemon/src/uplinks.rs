@@ -31,7 +31,7 @@ pub struct Uplinks(Mutex<State>);
 pub struct State {
     /// Have had a default route, or were protected when there was none.
     routed: BTreeSet<String>,
-    /// What the backend was told last.
+    /// The settings that the backend was told last.
     in_force: Option<Settings>,
     /// Interfaces that there is an alert about.
     told: BTreeSet<String>,
@@ -63,12 +63,12 @@ impl State {
         }
     }
 
-    /// What the backend has been told.
+    /// The settings that the backend was told last.
     pub fn in_force(&self) -> Option<&Settings> {
         self.in_force.as_ref()
     }
 
-    /// It has been told this; `None` where nobody knows any more.
+    /// Notes the settings that the backend was told; `None` where nobody knows any more.
     pub fn put_in_force(&mut self, settings: Option<Settings>) {
         self.in_force = settings;
     }

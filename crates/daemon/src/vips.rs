@@ -104,7 +104,7 @@ enum Keeps {
 pub struct VipStatus {
     /// The virtual address itself.
     pub address: IpAddr,
-    /// Where it is, or is to be.
+    /// The interface that has the address, or is to have it.
     pub interface: String,
     /// `held`, `probing` (it is asked whether somebody has it), `refused` (somebody has),
     /// `contested` (it is held, and somebody says that he has it), `unmanaged` (an
@@ -120,7 +120,7 @@ pub struct VipStatus {
 /// An interface with virtual addresses, as counted.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentStatus {
-    /// Its name in the configuration.
+    /// The interface's name in the configuration.
     pub interface: String,
     /// ARP and neighbour discovery that was not as its RFC has it.
     pub malformed: u64,
@@ -141,8 +141,8 @@ fn about_segment(name: &str) -> String {
 }
 
 impl Vips {
-    /// None yet. Which addresses an earlier daemon has added is kept in the state
-    /// directory.
+    /// No virtual addresses yet. Addresses that an earlier daemon has added are kept in the
+    /// state directory.
     pub fn new(
         alerts: Arc<Alerts>,
         events: Arc<Events>,
@@ -621,7 +621,7 @@ impl Vips {
         }
     }
 
-    /// Its state has changed.
+    /// Tells that the state of a virtual router has changed.
     fn tell_of(&self, group: &mut Group) {
         let message = group.changed();
         tracing::warn!("{message}");
@@ -692,7 +692,7 @@ impl Vips {
         }
     }
 
-    /// Its virtual routers as they are.
+    /// The state of all virtual routers, as shown.
     pub fn routers(&self) -> Vec<VrrpStatus> {
         self.state().groups.iter().map(Group::status).collect()
     }
@@ -725,7 +725,7 @@ impl Vips {
         status.collect()
     }
 
-    /// Their interfaces, as counted since the daemon's start.
+    /// The interfaces of the virtual addresses, as counted since the daemon's start.
     pub fn segments(&self) -> Vec<SegmentStatus> {
         let state = self.state();
         let segments = state.segments.iter().map(|(name, watched)| {

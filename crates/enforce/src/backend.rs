@@ -46,9 +46,9 @@ pub struct InsertSummary {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct InsertError {
-    /// As if it had ended there.
+    /// Counts of the entries before the failure, as if the insertion had ended there.
     pub done: InsertSummary,
-    /// Why it ended.
+    /// The error that ended the insertion.
     pub error: Error,
 }
 
@@ -75,7 +75,7 @@ pub struct Counter {
     pub reason: Reason,
     /// Packets, over all CPUs and interfaces.
     pub packets: u64,
-    /// Their bytes, from the Ethernet header on.
+    /// Bytes of these packets, from the Ethernet header on.
     pub bytes: u64,
 }
 
@@ -90,11 +90,11 @@ pub struct ClassCounter {
     pub country: Option<Country>,
     /// Packets in both directions, over all CPUs and interfaces.
     pub packets: u64,
-    /// Their bytes, from the Ethernet header on.
+    /// Bytes of these packets, from the Ethernet header on.
     pub bytes: u64,
 }
 
-/// How full the backend is.
+/// Entries and caps of the backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Entries in force, without those of `wide`.
@@ -104,11 +104,11 @@ pub struct Usage {
     /// Entries in force for prefixes other than single addresses, IPv6 /64 and
     /// the configured IPv4 length.
     pub wide: usize,
-    /// How many of these there may be.
+    /// The cap on entries of `wide`.
     pub max_wide: usize,
-    /// Those of them that are not manual.
+    /// Entries of `wide` that are not manual.
     pub wide_shared: usize,
-    /// And their cap: the rest is kept for manual ones.
+    /// The cap on entries that are not manual: the rest is kept for manual ones.
     pub max_wide_shared: usize,
     /// Entries evicted at the cap since the start.
     pub evicted: u64,
@@ -134,11 +134,11 @@ pub struct Work {
 /// A packet that the kernel thought worth telling; rate-limited per reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PacketEvent {
-    /// When, CLOCK_BOOTTIME in nanoseconds, jiffy resolution.
+    /// The time, CLOCK_BOOTTIME in nanoseconds, jiffy resolution.
     pub at: BootNanos,
-    /// Why it left.
+    /// The exit that the packet took.
     pub reason: Reason,
-    /// Its source address.
+    /// The packet's source address.
     pub source: IpAddr,
     /// Interface index it came in on.
     pub ifindex: u32,
@@ -146,16 +146,16 @@ pub struct PacketEvent {
     pub protocol: u8,
     /// Destination port, 0 when not parsed.
     pub port: u16,
-    /// Of a SYN to a decoy port: what sent it, when that shows.
+    /// The scanner that sent a SYN to a decoy port, when that shows.
     pub scanner: Option<Scanner>,
 }
 
 /// Ports that nobody serves, and where.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Decoys {
-    /// Which answer with a cookie and no more.
+    /// Ports that answer with a cookie and no more.
     pub ports: DecoyPorts,
-    /// Which hold whoever connects: none of `ports`.
+    /// Ports that hold whoever connects: none of `ports`.
     pub tarpit: DecoyPorts,
     /// Prefixes whose every address does so on all TCP ports, but for those that
     /// somebody has.
@@ -180,24 +180,25 @@ impl Decoys {
         !self.tarpit.is_empty() || self.has_tarpit_addresses()
     }
 
-    /// Is there an address that does?
+    /// Whether there is an address that holds whoever connects.
     pub fn has_tarpit_addresses(&self) -> bool {
         !self.addresses.is_empty() || !self.dark.is_empty()
     }
 }
 
-/// What is on the segments of this host at a moment.
+/// The interfaces of this host and the live neighbours on their segments, at a moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct NeighbourSnapshot {
-    /// Its interfaces, by index: those on which addresses of tarpits are answered for.
+    /// The host's interfaces, by index: those on which addresses of tarpits are answered
+    /// for.
     pub links: BTreeMap<u32, TarpitLink>,
     /// Addresses that somebody has, as the kernel's neighbour table says.
     pub alive: Vec<IpAddr>,
-    /// When that was, in seconds of CLOCK_BOOTTIME.
+    /// The moment, in seconds of CLOCK_BOOTTIME.
     pub seconds: u32,
 }
 
-/// Who serves which virtual address.
+/// Services, rings and reals of the load balancer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Balance {
     /// Virtual addresses with their ports.
@@ -206,7 +207,7 @@ pub struct Balance {
     pub rings: Vec<Vec<Option<u16>>>,
     /// Reals by number; `None`: it takes nothing now.
     pub reals: Vec<Option<Real>>,
-    /// What holds for each pool, by number.
+    /// The rules of each pool, by number.
     pub pools: Vec<PoolRules>,
 }
 
@@ -227,7 +228,7 @@ pub trait Backend: Send + Sync {
     /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
     fn name(&self) -> &'static str;
 
-    /// What this backend cannot do.
+    /// Features that the backend lacks.
     fn limits(&self) -> &'static [Limit] {
         &[]
     }
@@ -308,7 +309,7 @@ pub trait Backend: Send + Sync {
     /// Interfaces and hooks.
     fn attachments(&self) -> Vec<Attachment>;
 
-    /// How full it is.
+    /// Entries and caps of the backend now.
     fn usage(&self) -> Usage;
 
     /// Kernel memory of the tables, bytes; `None` where the kernel does not tell.
@@ -338,7 +339,7 @@ pub trait ClassFilter {
     /// need; the old ones stay.
     fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error>;
 
-    /// Does it enforce any, perhaps since an earlier daemon?
+    /// Whether the backend enforces any classes, perhaps since an earlier daemon.
     fn has_classes(&self) -> bool;
 
     /// What lists and geofence dropped, those that dropped something.
@@ -353,16 +354,17 @@ pub trait DecoyResponder {
     /// The kernel, or the hook in force, cannot answer.
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error>;
 
-    /// Who is near the addresses of tarpits now; nothing is answered for them before.
+    /// Tells the live neighbours of tarpit addresses; nothing is answered for these
+    /// addresses before.
     ///
     /// # Errors
     /// The kernel's.
     fn set_segment(&self, segment: &NeighbourSnapshot) -> Result<(), Error>;
 
-    /// What decoy ports answered.
+    /// Counters of the decoy ports.
     fn decoy_counts(&self) -> Result<DecoyCounts, Error>;
 
-    /// What tarpit ports answered.
+    /// Counters of the tarpit ports.
     fn tarpit_counts(&self) -> Result<TarpitCounts, Error>;
 }
 

@@ -8,7 +8,7 @@ use weir_bpf::attachment::Hook;
 
 use crate::error::Error;
 
-/// What the configuration's `backend` names.
+/// The backend that the configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BackendChoice {
     /// The best hook that attaches.
@@ -51,7 +51,7 @@ impl BackendChoice {
         }
     }
 
-    /// Is it one of those that run weir's own BPF programs?
+    /// Whether the backend runs weir's own BPF programs.
     pub fn is_bpf(self) -> bool {
         matches!(self, Self::Auto | Self::Kernel(_))
     }
@@ -74,7 +74,7 @@ impl BackendChoice {
     }
 }
 
-/// What may be missing somewhere.
+/// A feature that a backend may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
@@ -103,9 +103,9 @@ pub enum Feature {
 /// What a backend cannot do, in a sentence for the administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limit {
-    /// What is missing.
+    /// The feature that is missing.
     pub feature: Feature,
-    /// How it shows.
+    /// The effect on the administrator, in words.
     pub says: &'static str,
 }
 
@@ -147,11 +147,13 @@ const DEVICES: Limit = Limit {
     says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
 };
 
-/// Of a BPF backend whose kernel does not load what answers bans that reject.
+/// Limits of a BPF backend whose kernel does not load the program that answers for bans
+/// that reject.
 pub(crate) static WITHOUT_REJECT: [Limit; 1] = [REJECT];
-/// Of one whose kernel does not load what answers at decoy ports.
+/// Limits of a BPF backend whose kernel does not load the program that answers at decoy
+/// ports.
 pub(crate) static WITHOUT_DECOYS: [Limit; 1] = [DECOYS_NOT_LOADED];
-/// Of one that loads neither.
+/// Limits of a BPF backend whose kernel loads neither of these programs.
 pub(crate) static WITHOUT_ANSWERS: [Limit; 2] = [DECOYS_NOT_LOADED, REJECT];
 
 const DECOYS_NOT_LOADED: Limit = Limit {

@@ -248,7 +248,7 @@ fn agree(
     Ok(evicted)
 }
 
-/// The same end, but for what clocks round.
+/// Whether two ends are the same, but for what clocks round.
 fn is_near(a: Expiry, b: Expiry) -> bool {
     match (a, b) {
         (Expiry::At(a), Expiry::At(b)) => a.0.abs_diff(b.0) < 2_000_000_000,

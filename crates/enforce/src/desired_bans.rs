@@ -37,7 +37,7 @@ pub(crate) struct DesiredBans {
     max_bans: usize,
     ipv4_length: Option<u8>,
     bans: HashMap<BanTarget, Vec<ActiveBan>>,
-    /// Those of the ban table, and the wide ones: each with its cap.
+    /// Ends of the bans in the ban table, and of the wide ones: each with its cap.
     ends: [HashMap<BanSource, Ends>; 2],
     counts: [usize; 2],
     /// Subjects by family and length.
@@ -45,7 +45,7 @@ pub(crate) struct DesiredBans {
     evicted: u64,
 }
 
-/// What [`DesiredBans::insert`] did.
+/// The effect of [`DesiredBans::insert`].
 pub(crate) struct InsertOutcome {
     pub(crate) replaced: bool,
     pub(crate) evicted: Option<Entry>,
@@ -237,7 +237,7 @@ impl DesiredBans {
         }
     }
 
-    /// As [`crate::Backend::remove`].
+    /// Removes bans as [`crate::Backend::remove`] does.
     pub(crate) fn remove(
         &mut self,
         subject: BanTarget,
@@ -285,7 +285,7 @@ impl DesiredBans {
         live(self.all())
     }
 
-    /// Of these, the ones whose subject holds the address.
+    /// The entries that are not over and whose subject holds the address.
     pub(crate) fn live_for(&self, addr: IpAddr) -> Vec<Entry> {
         let addr = addr.to_canonical();
         let lengths = &self.lengths[usize::from(addr.is_ipv6())];
@@ -312,7 +312,7 @@ impl DesiredBans {
         }
     }
 
-    /// How full it is; what is about the kernel is the backend's to add.
+    /// Entries and caps; those of the kernel are the backend's to add.
     pub(crate) fn usage(&self) -> Usage {
         // Ended ones go within a second.
         Usage {

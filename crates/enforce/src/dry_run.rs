@@ -31,7 +31,7 @@ pub enum Step {
     Insert,
     /// An insertion is done.
     Inserted,
-    /// All entries were read.
+    /// The entries were all read.
     Entries,
 }
 
@@ -47,7 +47,7 @@ impl DryRun {
         }
     }
 
-    /// The same, with something to be done at each [`Step`].
+    /// A dry run that calls `at` at each [`Step`].
     #[must_use]
     pub fn at_each_step(
         mut self,
@@ -200,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Of both families together; what is manual has room where jails have none.
+    /// The cap on prefix bans, of both families together: manual ones have room where jails
+    /// have none.
     #[test]
     fn an_eighth_of_the_prefix_bans_is_kept_for_manual_ones() {
         let backend = DryRun::new(16, None);

@@ -21,12 +21,12 @@ impl BootNanos {
 pub enum Expiry {
     /// At this moment of this boot.
     At(BootNanos),
-    /// Only by `remove`.
+    /// The entry never expires by itself: only `remove` ends it.
     Never,
 }
 
 impl Expiry {
-    /// Is it over at `now`?
+    /// Whether the expiry has passed at `now`.
     pub fn is_over(self, now: BootNanos) -> bool {
         matches!(self, Self::At(end) if end <= now)
     }
@@ -36,16 +36,16 @@ impl Expiry {
 /// stores it once and refers to it by number.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
 pub struct Policy {
-    /// Who decides these bans.
+    /// The administrator, jail, watch, list or port that decides these bans.
     pub producer: BanSource,
     /// The ports that they cover.
     pub scope: PortSet,
-    /// What becomes of the packets.
+    /// Whether packets of these bans are dropped or rejected.
     pub action: Action,
 }
 
 impl Policy {
-    /// The same bans with the other action: one subject has one of the two.
+    /// The policy of the same bans with the other action: one subject has one of the two.
     pub fn with_opposite_action(&self) -> Self {
         Self {
             action: self.action.other(),
@@ -54,13 +54,13 @@ impl Policy {
     }
 }
 
-/// One ban as enforced. (subject, policy) is its name; it replaces the one of
-/// (subject, [`Policy::with_opposite_action`]).
+/// A ban as enforced. (subject, policy) is its name; it replaces the one of (subject,
+/// [`Policy::with_opposite_action`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
     /// The address or network that is banned.
     pub subject: BanTarget,
-    /// Whose ban and which ports.
+    /// The producer, ports and action of the ban.
     pub policy: Arc<Policy>,
     /// When the ban expires.
     pub expiry: Expiry,

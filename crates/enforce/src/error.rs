@@ -3,7 +3,7 @@
 use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS, PREFIX_BAN_WORDS};
 use weir_core::BanTarget;
 
-/// What went wrong while enforcing.
+/// An error of a backend.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,8 @@ pub enum Error {
         "there are {0} bans of prefixes other than single addresses and IPv6 /64: unban some, or ban wider ones"
     )]
     PrefixBansFull(usize),
-    /// The same of those that are not manual: the rest is kept for manual ones.
+    /// There are as many bans of other prefixes as those that are not manual may take: the
+    /// rest is kept for manual ones.
     #[error(
         "jails, watches and decoy ports have {0} bans of prefixes other than single addresses and IPv6 /64, and the last {kept} places are kept for manual ones: unban some, or ban wider ones",
         kept = MAX_PREFIX_BANS - MAX_SHARED_PREFIX_BANS

@@ -27,7 +27,7 @@ use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, Reason, address_class:
 /// names.
 pub(crate) type Counted = HashMap<String, (u64, u64)>;
 
-/// What shall be enforced.
+/// The bans, exemptions, classes and settings that shall be enforced.
 pub(crate) struct Desired {
     pub(crate) bans: DesiredBans,
     /// Subjects whose bans the kernel has not been told of.
@@ -40,7 +40,7 @@ pub(crate) struct Desired {
 }
 
 impl Desired {
-    /// What an earlier daemon left.
+    /// The state that an earlier daemon left.
     pub(crate) fn taken_over(
         entries: Vec<Entry>,
         had_classes: bool,
@@ -84,8 +84,8 @@ pub(crate) fn add(to: &mut Counted, counter: &str, packets: u64, bytes: u64) {
     known.1 += bytes;
 }
 
-/// One of the two. Each `put_…` tells the kernel what is desired now, unless
-/// nothing is attached yet.
+/// The nftables or the ipset backend. Each `put_…` tells the kernel what is desired now,
+/// unless nothing is attached yet.
 pub(crate) trait Firewall: Send + Sync {
     const CHOICE: BackendChoice;
 
@@ -119,10 +119,10 @@ pub(crate) trait Firewall: Send + Sync {
     /// Interfaces, and whether anything is dropped.
     fn put_settings(&self) -> Result<(), Error>;
 
-    /// Everything that was ever counted.
+    /// Packets and bytes of every counter, those of earlier tables included.
     fn counted(&self) -> Result<Counted, Error>;
 
-    /// Of that, what lists and geofence dropped.
+    /// Packets and bytes of these that lists and geofence dropped.
     fn count_classes(&self, counted: &Counted) -> Vec<ClassCounter>;
 
     /// What there is to say about an interface that is there.
@@ -131,7 +131,7 @@ pub(crate) trait Firewall: Send + Sync {
     /// What the device of this configured name is called since it was renamed.
     fn renamed(&self, configured: &str) -> Option<String>;
 
-    /// Once a second.
+    /// Carries out what is due once a second.
     fn tend(&self) -> Result<(), Error>;
 
     /// [`Backend::memory`]: nftables tells none.

@@ -24,7 +24,7 @@ const RANK: [(Hook, &str); 5] = [
     (Hook::Netfilter, ""),
 ];
 
-/// What the administrator wants cheap.
+/// The traffic whose packets shall cost least.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefer {
     /// Good traffic first, then drops.
@@ -45,14 +45,14 @@ pub struct Estimate<T> {
     pub high: T,
 }
 
-/// One hook as measured.
+/// The measured costs of one hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookCost {
     /// The hook that was measured.
     pub hook: Hook,
-    /// Of one core, for one packet of a banned source.
+    /// Time of one core for one packet of a banned source.
     pub drop: Option<Estimate<Duration>>,
-    /// How much less TCP a core carries with the hook than without, percent.
+    /// Loss of the TCP throughput of a core by the hook, percent.
     pub traffic: Option<Estimate<u8>>,
 }
 
@@ -94,10 +94,10 @@ pub struct Calibration {
     pub interfaces: Vec<KnownInterface>,
 }
 
-/// What `auto` goes by.
+/// The costs by which `auto` chooses a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// What shall be cheap.
+    /// The traffic whose packets shall cost least.
     pub prefer: Prefer,
     /// The host's own figures, if there are any.
     pub calibration: Option<Calibration>,

@@ -80,7 +80,7 @@ pub fn detach(pins: &Path) -> Result<Vec<String>, Error> {
 }
 
 impl Hooks {
-    /// Those of these interfaces; nothing is attached yet.
+    /// The hooks of these interfaces; nothing is attached yet.
     pub fn new(pins: PathBuf, interfaces: &[String]) -> Self {
         let names = same_device::unique(interfaces);
         let interfaces = names.iter().map(|name| Interface::new(name)).collect();
@@ -105,7 +105,7 @@ impl Hooks {
         }
     }
 
-    /// Has [`AttachPoints::attach`] succeeded?
+    /// Whether [`AttachPoints::attach`] has succeeded.
     pub fn is_attached(&self) -> bool {
         self.attached.load(Ordering::Relaxed)
     }
@@ -118,10 +118,9 @@ impl Hooks {
         Hook::ALL.into_iter().filter(has).collect()
     }
 
-    /// What programs are needed for: the hooks in use for ingress, or, where none is,
-    /// the ones that each interface would be given, the first that takes a program.
-    /// Tables whose programs nobody has tried would else be found out when an
-    /// interface comes.
+    /// The hooks that programs are needed for: those in use for ingress, or, where none is,
+    /// the ones that each interface would be given, the first that takes a program. Tables
+    /// whose programs nobody has tried would else be found out when an interface comes.
     pub fn expected(&self, wanted: &HookPlan) -> Vec<Vec<Hook>> {
         let mut expected: Vec<_> = self.in_use().into_iter().map(|hook| vec![hook]).collect();
         expected.retain(|hooks| !hooks[0].is_egress());

@@ -9,7 +9,7 @@ pub struct Settings {
     pub interfaces: Vec<String>,
     /// The backend, and its hook.
     pub backend: BackendChoice,
-    /// What `auto` goes by.
+    /// The costs by which `auto` chooses a hook.
     pub advice: Advice,
     /// Bans at most, over all producers.
     pub max_bans: usize,

@@ -22,14 +22,14 @@ pub struct Alerts {
     bus: OnceLock<Arc<EventBus>>,
 }
 
-/// One of them.
+/// A condition that an administrator should know of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Alert {
-    /// What it is about: `database`, `source:/var/log/auth.log`, …
+    /// The subject: `database`, `source:/var/log/auth.log`, …
     pub about: String,
-    /// Since when it holds.
+    /// The time since when the condition holds.
     pub since: Timestamp,
-    /// What is wrong and what follows.
+    /// The condition and its consequence, in words.
     pub message: String,
 }
 
@@ -68,7 +68,7 @@ impl Alerts {
         self.list.lock().expect("no holder of this lock panics")
     }
 
-    /// Who is told of alerts from now on.
+    /// Sets the bus that is told of alerts from now on.
     pub fn tell(&self, bus: Arc<EventBus>) {
         // Once, by the service that they belong to.
         let _ = self.bus.set(bus);
@@ -123,14 +123,14 @@ impl Alerts {
         }
     }
 
-    /// It is over.
+    /// Ends the alert of this subject.
     pub fn clear(&self, about: &str) {
         if self.lock().remove(about).is_some() {
             tracing::info!("{about}: works again");
         }
     }
 
-    /// What it was about is no more.
+    /// Forgets the alert of a subject that is no more.
     pub fn forget(&self, about: &str) {
         self.lock().remove(about);
     }
@@ -144,7 +144,7 @@ impl Alerts {
         kinds
     }
 
-    /// All that hold, by subject.
+    /// All alerts that hold, by subject.
     pub fn list(&self) -> Vec<Alert> {
         let list = self.lock();
         let mut shown = Vec::with_capacity(list.len().min(SHOWN));
@@ -169,7 +169,7 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// One that may speak.
+    /// A voice that may speak.
     pub fn new(alerts: Arc<Alerts>) -> Self {
         Self {
             alerts,

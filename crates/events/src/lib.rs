@@ -25,7 +25,7 @@ use weir_core::{Action, Ban, BanSource, BanTarget, PortSet, Prefix, Reason, Unti
 
 use log_throttle::{Budget, LogThrottle};
 
-/// What kind of event.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -85,7 +85,7 @@ impl Kind {
         Self::ALL[self as usize].0
     }
 
-    /// Its bit, for sets of kinds.
+    /// The kind's bit, for sets of kinds.
     pub fn bit(self) -> u32 {
         1 << self as u32
     }
@@ -94,9 +94,9 @@ impl Kind {
 /// A packet that was dropped, or would have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Packet {
-    /// Which rule held it.
+    /// The rule that held the packet.
     pub reason: Reason,
-    /// Its protocol's number.
+    /// The number of the packet's protocol.
     pub protocol: u8,
     /// The port it was for; 0 where there is none.
     pub port: u16,
@@ -117,11 +117,11 @@ pub struct Actor {
     pub aggregate: Option<String>,
     /// The number of the process.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user id of the process.
     pub uid: u32,
-    /// Its parents, the next one first: number and executable.
+    /// The parents of the process, the next one first: number and executable.
     pub parents: Vec<String>,
-    /// Its control group.
+    /// The control group of the process.
     pub cgroup: String,
     /// The rule that has decided; `default`, `unknown` or `kind of socket` where none has.
     pub rule: String,
@@ -135,12 +135,12 @@ pub struct Actor {
     pub port: u16,
 }
 
-/// One event; absent fields are left out.
+/// An event; absent fields are left out.
 #[derive(Debug, Clone, Serialize)]
 pub struct Event {
-    /// When it happened.
+    /// The time of the event.
     pub time: Timestamp,
-    /// What kind of event it is.
+    /// The kind of the event.
     pub kind: Kind,
     /// The address or network that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,16 +148,16 @@ pub struct Event {
     /// The ports that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<PortSet>,
-    /// What becomes of a ban's packets.
+    /// Whether packets of the ban are dropped or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
-    /// Why it happened.
+    /// The reason, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Whose finding or ban.
+    /// The producer of the finding or ban.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub producer: Option<BanSource>,
-    /// The same, if it is a jail.
+    /// The jail's name, if the producer is a jail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jail: Option<String>,
     /// The name of the list.
@@ -166,13 +166,13 @@ pub struct Event {
     /// The name of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Where the subject is said to be.
+    /// The country of the subject, by the database.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub country: Option<String>,
     /// When the ban expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
-    /// What was read of the packet.
+    /// Reason, protocol and port of the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<Packet>,
     /// The interface that it came in by.
@@ -254,7 +254,7 @@ const BACKLOG: usize = 1024;
 /// Lines of evidence that a sink's queue keeps of one event, the last ones.
 const QUEUED_EVIDENCE: usize = 10;
 
-/// Who is told events besides the log and the API's readers.
+/// A listener to events, besides the log and the API's readers.
 ///
 /// Alerts are events and are raised from everywhere: whoever handles an event
 /// takes no lock that is held where an alert is raised, and no lock is held
@@ -270,10 +270,10 @@ pub trait Listener: Send + Sync {
     fn offer(&self, event: &Arc<Event>);
 }
 
-/// Those who are told, exchanged as a whole.
+/// The listeners, exchanged as a whole.
 type Listeners = Arc<[Arc<dyn Listener>]>;
 
-/// Who listens: the API's readers and the sinks.
+/// The bus that delivers events to the API's readers and to the sinks.
 pub struct EventBus {
     sender: broadcast::Sender<Arc<str>>,
     listeners: RwLock<Listeners>,
@@ -351,7 +351,7 @@ impl Events {
         self.bus.clone()
     }
 
-    /// These are told from now on, and nobody else.
+    /// Sets the listeners that are told from now on, and no others.
     pub fn set_listeners(&self, listeners: Listeners) {
         let wanted = listeners.iter().fold(0, |all, one| all | one.kinds());
         let mut told = self.bus.listeners.write();
@@ -413,8 +413,8 @@ impl Events {
         self.throttle.lock().expect("no holder of this lock panics")
     }
 
-    /// Does anybody listen? Then expensive events, findings and drops, are
-    /// worth making.
+    /// Whether anybody listens. Then expensive events, findings and drops, are worth
+    /// making.
     pub fn has_readers(&self) -> bool {
         let expensive = Kind::Found.bit() | Kind::Drop.bit();
         self.bus.sender.receiver_count() > 0

@@ -14,7 +14,7 @@ use crate::toml_text::Toml;
 pub struct AppRule {
     /// Made of its old name; see [`AppRule::named`].
     pub name: String,
-    /// Where it stood, and what it was called there.
+    /// The rule's file and its name there.
     pub origin: String,
     /// In the order in which they are written.
     pub keys: Vec<(&'static str, Value)>,

@@ -12,7 +12,7 @@ use weir_core::Prefix;
 
 use crate::{Error, app_rule::AppRule, toml_text::Toml};
 
-/// So many commands are read: weir has room for as many rules.
+/// The most commands that are read: weir has room for as many rules.
 const MAX_RULES: usize = 1024;
 const MAX_LINES: usize = 65_536;
 
@@ -50,7 +50,7 @@ struct Daf {
     drops: [bool; 2],
 }
 
-/// What one `ctl-fw -A` says.
+/// The arguments of one `ctl-fw -A`.
 #[derive(Default)]
 struct Typed<'a> {
     source: Option<(bool, &'a str)>,

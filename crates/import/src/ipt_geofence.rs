@@ -402,8 +402,8 @@ fn ban_times(toml: &mut Toml) {
 
 /// A `weir ban` command for each line of the dump of bans.
 pub fn bans(text: &str) -> String {
-    /// As there: the square of the offences, in units of 300 s, with offences
-    /// counted to 99, and at least 10 minutes.
+    /// The length of a ban there: the square of the offences, in units of 300 s, with
+    /// offences counted to 99, and at least 10 minutes.
     fn seconds(offences: u64) -> u64 {
         (300 * offences.clamp(1, 99).pow(2)).max(600)
     }

@@ -11,9 +11,9 @@ use weir_core::Prefix;
 
 use crate::{Error, app_rule::AppRule, toml_text::Toml};
 
-/// So many rules are read: weir has room for as many.
+/// The most rules that are read: weir has room for as many.
 const MAX_RULES: usize = 1024;
-/// So many conditions has one.
+/// The most conditions that one rule has.
 const MAX_OPERATORS: usize = 64;
 
 /// What the files of a directory of rules become: each with its name and its text.
@@ -59,7 +59,7 @@ pub fn configuration(files: &[(String, String)]) -> Result<String, Error> {
 
 struct Read {
     called: String,
-    /// It decides before rules that only allow.
+    /// Whether the rule decides before rules that only allow.
     is_first: bool,
     rule: AppRule,
 }
@@ -71,7 +71,7 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Where this text stands first.
+    /// The file and line where this text stands first.
     fn place(&self, text: &str) -> String {
         let line = self.text.lines().position(|line| line.contains(text));
         match line {

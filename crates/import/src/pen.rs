@@ -24,7 +24,7 @@ const MAX_WORDS: usize = 65_536;
 /// Reads a file that a command line or a file names; the error is shown.
 pub type Read<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
-/// Where something was typed: `word 3`, or `/etc/pen/pen.cfg:12`.
+/// The place of a setting: `word 3`, or `/etc/pen/pen.cfg:12`.
 type Place = String;
 
 /// What was typed, as far as it is understood.
@@ -48,12 +48,12 @@ struct Pen {
     words: usize,
 }
 
-/// Where Pen accepts clients.
+/// The address and port at which Pen accepts clients.
 struct Listen {
     place: Place,
-    /// As typed; empty for all addresses.
+    /// The host as typed; empty for all addresses.
     host: String,
-    /// 0: all of them.
+    /// The port; 0: all ports.
     port: u16,
 }
 

@@ -37,7 +37,7 @@ impl Toml {
         self.line(&format!("{key} = {}", value.into()));
     }
 
-    /// The same as a comment: for somebody to complete.
+    /// A setting as a comment: for somebody to complete.
     pub fn suggest(&mut self, key: &str, value: impl Into<toml::Value>) {
         self.line(&format!("#{key} = {}", value.into()));
     }

@@ -110,7 +110,7 @@ impl Libzmq {
         Ok(functions)
     }
 
-    /// Is it built with CURVE?
+    /// Whether the library is built with CURVE.
     pub fn has_curve(&self) -> bool {
         // SAFETY: a string with its end.
         unsafe { (self.zmq_has)(c"curve".as_ptr()) == 1 }

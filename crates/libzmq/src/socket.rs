@@ -38,7 +38,7 @@ const KEY_TEXT: usize = 41;
 /// The longest endpoint that is asked for.
 const ENDPOINT: usize = 256;
 
-/// What libzmq refused, in its words.
+/// The call that libzmq refused, with its error text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: c_int,
@@ -109,7 +109,7 @@ pub struct CurveKeys {
     secret: String,
 }
 
-/// Which pattern a socket follows.
+/// The messaging pattern of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A publisher that sees subscriptions.
@@ -250,7 +250,7 @@ impl Socket {
         self.library.checked(attached).map(|_| ())
     }
 
-    /// Where it was bound last.
+    /// The endpoint to which the socket was bound last.
     pub fn last_endpoint(&self) -> Result<String, Error> {
         let mut buffer = [0; ENDPOINT];
         let text = self.option(ZMQ_LAST_ENDPOINT, &mut buffer)?;

@@ -36,7 +36,7 @@ pub use text::{CONTENT_TYPE, text};
 /// The most label values, or tuples of them, of one family.
 pub const MAX_SAMPLES: usize = 1024;
 
-/// What a value may do.
+/// Whether a value may only grow, or may change both ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -61,9 +61,9 @@ impl Kind {
 pub struct MetricDefinition {
     /// `weir_…`; ends in `_total` if it is a counter.
     pub name: &'static str,
-    /// What its values may do.
+    /// Whether its values only grow.
     pub kind: Kind,
-    /// What it counts or measures, a sentence.
+    /// The quantity that it counts or measures, a sentence.
     pub help: &'static str,
     /// The names of its labels.
     pub labels: &'static [&'static str],
@@ -73,7 +73,7 @@ pub struct MetricDefinition {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Of things: exact beyond 2^53.
+    /// A number of things: exact beyond 2^53.
     Whole(u64),
     /// A number of seconds, or a share.
     Real(f64),
@@ -119,12 +119,12 @@ impl Counter {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `more` to the counter.
     pub fn add(&self, more: u64) {
         self.0.0.fetch_add(more, Relaxed);
     }
 
-    /// How many there were.
+    /// The value of the counter.
     pub fn get(&self) -> u64 {
         self.0.0.load(Relaxed)
     }
@@ -165,7 +165,7 @@ impl<const N: usize> Counters<N> {
         counter
     }
 
-    /// What these label values have counted; nothing is made of them.
+    /// The value of the counter with these labels; none is made for them.
     pub fn get(&self, labels: [&str; N]) -> u64 {
         let key = labels.map(str::to_owned).to_vec();
         self.0.samples().get(&key).map_or(0, Counter::get)
@@ -219,7 +219,7 @@ pub struct Registry {
 #[derive(Debug)]
 struct Family {
     declared: MetricDefinition,
-    /// Of those that count here.
+    /// The counters of a family that counts in this process.
     counted: Option<Arc<Shared>>,
 }
 
@@ -326,7 +326,7 @@ impl Registry {
         self.families.push(Family { declared, counted });
     }
 
-    /// What is declared.
+    /// The definitions of all declared metrics.
     pub fn declared(&self) -> impl Iterator<Item = &MetricDefinition> {
         self.families.iter().map(|family| &family.declared)
     }
@@ -383,7 +383,7 @@ impl Registry {
     }
 }
 
-/// What those say who are asked.
+/// Values that are asked for when metrics are gathered.
 #[derive(Debug)]
 pub struct Samples {
     values: Vec<BTreeMap<Vec<String>, Value>>,
@@ -428,11 +428,11 @@ impl Samples {
 pub struct Metric {
     /// The metric's name, with its prefix.
     pub name: &'static str,
-    /// What its values may do.
+    /// Whether the values only grow.
     pub kind: Kind,
-    /// What it counts or measures.
+    /// The quantity that it counts or measures.
     pub help: &'static str,
-    /// Its values; none if there is nothing of what it is about.
+    /// The values; none if there is nothing that has one.
     pub samples: Vec<Sample>,
 }
 
@@ -442,7 +442,7 @@ pub struct Sample {
     /// The labels with their values, as declared.
     #[serde(serialize_with = "as_map")]
     pub labels: Vec<(&'static str, String)>,
-    /// How many, or how much.
+    /// The number or amount.
     pub value: Value,
 }
 

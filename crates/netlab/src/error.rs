@@ -14,13 +14,13 @@ pub enum ErrorKind {
     Command,
     /// The other side answered that nobody listens.
     Refused,
-    /// Nothing came within the time allowed.
+    /// No answer came within the time allowed.
     TimedOut,
     /// No route, or an ICMP error came back.
     Unreachable,
     /// A text is not what it should be (an address, a prefix).
     Malformed,
-    /// Anything else from the system.
+    /// Another error of the system.
     Io,
 }
 
@@ -67,7 +67,7 @@ impl Error {
         Self::new(ErrorKind::Command, what, why)
     }
 
-    /// What kind of failure.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -37,7 +37,7 @@ impl Namespace {
         Self { name: name.into() }
     }
 
-    /// Its name, as `ip netns list` shows it.
+    /// The namespace's name, as `ip netns list` shows it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -81,7 +81,7 @@ impl Namespace {
         self.spawn_on(command, &FakeHost::default())
     }
 
-    /// The same for a program that sees another machine than this.
+    /// Starts a program that sees another machine than this.
     pub fn spawn_on(&self, mut command: Command, host: &FakeHost) -> Result<Child> {
         let what = format!("start {:?} in {}", command.get_program(), self.name);
         let name = command.get_program().to_string_lossy().into_owned();
@@ -151,7 +151,7 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// The process id of the child.
     pub fn pid(&self) -> u32 {
         self.inner.id()
     }
@@ -168,7 +168,7 @@ impl Child {
             .context(|| format!("send signal {number} to {}", self.name))
     }
 
-    /// Its exit, or `None` when it still runs after `timeout`.
+    /// The child's exit, or `None` when it still runs after `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -297,8 +297,8 @@ pub fn find(program: &str) -> PathBuf {
     find_program(program).unwrap_or_else(|| program.into())
 }
 
-/// Where a program is: the path, then the places that root's path has but a
-/// user's may not.
+/// The path of a program: looked for in PATH, then in the directories that root's path has
+/// but a user's may not.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -148,7 +148,7 @@ impl fmt::Display for IfAddr {
 /// How a veth pair is made.
 #[derive(Debug, Clone)]
 pub struct VethOpts {
-    /// Of both ends.
+    /// The MTU of both ends, in bytes.
     pub mtu: u32,
     /// Addresses of the first end.
     pub a: Vec<IfAddr>,
@@ -156,7 +156,7 @@ pub struct VethOpts {
     pub b: Vec<IfAddr>,
     /// Whether the ends get fe80:: addresses (off: less multicast noise).
     pub link_local: bool,
-    /// Of each direction at both ends.
+    /// Queues of each direction at both ends.
     pub queues: u32,
 }
 

@@ -36,7 +36,7 @@ impl Clients {
         fits
     }
 
-    /// One of its flows is over.
+    /// Counts one flow less of this client.
     pub fn leave(&self, client: IpAddr) {
         let mut all = self.all();
         let client = network(client);

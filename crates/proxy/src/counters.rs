@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Its value now.
+    /// The counter's value now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -31,8 +31,7 @@ impl Counter {
     }
 }
 
-/// Of one virtual address with a port. "Flow" is a TCP connection, or the datagrams
-/// between one client's address and port and its real.
+/// Counters of one virtual address with a port.
 #[derive(Debug, Default)]
 pub struct ServiceCounters {
     /// Flows that a real was found for.
@@ -59,7 +58,7 @@ pub struct ServiceCounters {
     pub out_of_descriptors: Counter,
 }
 
-/// Of one real.
+/// Counters of one real.
 #[derive(Debug, Default)]
 pub struct RealCounters {
     /// Flows that it has now.

@@ -40,7 +40,7 @@ struct DatagramFlow {
     flow: Flow,
     assigned: Assigned,
     socket: OwnedFd,
-    /// Where answers leave.
+    /// The socket by which answers leave.
     listener: Arc<OwnedFd>,
     header: Vec<u8>,
     last: Instant,

@@ -28,7 +28,7 @@ pub(crate) struct End {
     pub writable: bool,
     /// What can be read now is the last of it.
     pub ended: bool,
-    /// It was reset, or has another error.
+    /// The connection was reset at this end, or has another error.
     pub failed: bool,
 }
 
@@ -44,12 +44,12 @@ impl End {
     }
 }
 
-/// What has become of a direction.
+/// The progress of a direction after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// A socket must have something to read, or room to write, first.
     Waits,
-    /// It has had its turn and could go on.
+    /// The direction has had its turn and could go on.
     HasMore,
     /// All was sent, and the end is reached.
     Done,
@@ -59,7 +59,7 @@ pub(crate) enum Progress {
     ReceiverFailed,
 }
 
-/// One direction of a connection.
+/// A direction of a connection, with the bytes on their way.
 #[derive(Default)]
 pub(crate) struct Direction {
     /// Read and not yet sent, from `sent` on.
@@ -70,11 +70,11 @@ pub(crate) struct Direction {
     small_reads: u8,
     /// The sender sends no more.
     is_over: bool,
-    /// How often something was written.
+    /// The number of writes.
     pub writes: u32,
     /// Bytes that went through since [`Self::take_moved`].
     moved: u64,
-    /// And how many of those to come are not the sender's.
+    /// Bytes still to come that are not the sender's.
     ahead: u64,
 }
 

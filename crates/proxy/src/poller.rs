@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-/// What an event is about: a kind, a place in the table of that kind, and how often the
+/// The owner of an event: a kind, a place in the table of that kind, and how often the
 /// place was given out before, so that an event of a closed socket finds nobody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
@@ -54,7 +54,7 @@ impl Token {
     }
 }
 
-/// When it is told of a socket.
+/// The events of a socket that are told.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Interest {
     /// As long as there is something to read.
@@ -63,7 +63,7 @@ pub(crate) enum Interest {
     Read,
     /// Also when there is room to write.
     ReadAndWrite,
-    /// Not for now.
+    /// No events for now.
     Nothing,
 }
 
@@ -107,7 +107,7 @@ impl Poller {
     }
 }
 
-/// What an event says.
+/// Reads the token and the flags of an event.
 pub(crate) fn read(event: &Event) -> (Token, Happened) {
     let (data, flags) = (event.data, event.flags);
     let happened = Happened {

@@ -34,14 +34,14 @@ pub(crate) struct Tools {
     pub now: Instant,
 }
 
-/// What is to be done with a connection.
+/// The next step of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// It waits for its sockets.
+    /// The connection waits for its sockets.
     Wait,
-    /// It goes on when others have had their turn.
+    /// The connection goes on when others have had their turn.
     GoOn,
-    /// It is over.
+    /// The connection is over, and is closed.
     Close,
 }
 
@@ -76,7 +76,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Of a client that was accepted; `place` in the table is where events find it.
+    /// A connection of a client that was accepted; `place` in the table is where events
+    /// find it.
     pub fn new(
         place: FlowSlot,
         client: SocketAddr,
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Is it in a phase that a timer ends?
+    /// Whether the connection is in a phase that a timer ends.
     pub fn is_timed(&self) -> bool {
         !matches!(self.phase, Phase::Open)
     }

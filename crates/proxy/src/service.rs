@@ -17,20 +17,20 @@ use crate::{
 /// TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// It has connections.
+    /// A protocol with connections.
     Tcp,
-    /// It has datagrams, which this proxy joins to flows.
+    /// A protocol with datagrams, which this proxy joins to flows.
     Udp,
 }
 
-/// Who wants to be served, and where.
+/// The client and the virtual address of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
     /// Address and port of the client.
     pub client: SocketAddr,
     /// The virtual address and port.
     pub vip: SocketAddr,
-    /// That of both ports.
+    /// The protocol of both ports.
     pub protocol: Protocol,
 }
 
@@ -43,31 +43,32 @@ pub trait Chooser: Send + Sync {
     fn choose(&self, flow: &Flow, tried: &[Arc<Real>]) -> Option<Arc<Real>>;
 }
 
-/// What a real does with flows.
+/// The treatment of a real's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RealState {
-    /// It keeps those that it has. Whether it takes new ones is the [`Chooser`]'s matter.
+    /// The real keeps the flows that it has. Whether it takes new ones is the [`Chooser`]'s
+    /// matter.
     Keeps,
-    /// It is believed dead: connections are left to end by themselves, datagrams go to
-    /// another real.
+    /// The real is believed dead: connections are left to end by themselves, datagrams go
+    /// to another real.
     Down,
-    /// Its connections are reset at once.
+    /// The real's connections are reset at once.
     Cut,
 }
 
 /// A server behind virtual addresses.
 #[derive(Debug)]
 pub struct Real {
-    /// Where it is reached; at the port of the service.
+    /// The address of the real; its port is that of the service.
     pub address: IpAddr,
-    /// What it did.
+    /// Counters of the real.
     pub counters: RealCounters,
     state: AtomicU8,
 }
 
 impl Real {
-    /// One that keeps its flows.
+    /// A real that keeps its flows.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address,
@@ -82,7 +83,7 @@ impl Real {
         self.state.store(state as u8, Relaxed);
     }
 
-    /// As it was set.
+    /// The state that was set last.
     pub fn state(&self) -> RealState {
         match self.state.load(Relaxed) {
             0 => RealState::Keeps,
@@ -95,7 +96,7 @@ impl Real {
 /// Whether a real is told of the client ahead of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// It is not.
+    /// The real is not told of the client.
     None,
     /// By the PROXY protocol, version 2; before each datagram with UDP.
     V2,
@@ -106,7 +107,7 @@ pub enum ProxyHeader {
 pub struct Limits {
     /// Connections at once, and as many datagram flows.
     pub flows: u64,
-    /// Of these, flows of one client: an IPv4 address, or an IPv6 /64; `None`: no limit.
+    /// Flows of one client among these: an IPv4 address, or an IPv6 /64; `None`: no limit.
     pub flows_of_client: Option<u32>,
     /// Reals that are tried for one connection.
     pub tries: usize,
@@ -114,9 +115,9 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// How long a connection may be silent in both directions.
     pub idle_timeout: Duration,
-    /// How long a datagram flow may be.
+    /// How long a datagram flow may be silent.
     pub udp_timeout: Duration,
-    /// What is sent ahead.
+    /// The header that is sent ahead of the client's bytes.
     pub header: ProxyHeader,
     /// Whether reals see the client's address as the source (IP_TRANSPARENT).
     pub is_transparent: bool,
@@ -132,7 +133,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// With nothing under way yet.
+    /// A pool without any flow yet.
     pub fn new(chooser: Box<dyn Chooser>, limits: Limits) -> Self {
         Self {
             chooser,
@@ -151,12 +152,12 @@ impl Group {
         self.chooser.choose(flow, tried)
     }
 
-    /// As they are now.
+    /// The limits as they are now.
     pub fn limits(&self) -> Limits {
         *self.limits.read().expect("no holder of this lock panics")
     }
 
-    /// From now on; flows beyond a lower limit stay.
+    /// Sets the limits from now on; flows beyond a lower limit stay.
     pub fn set_limits(&self, limits: Limits) {
         *self.limits.write().expect("no holder of this lock panics") = limits;
     }
@@ -176,18 +177,18 @@ impl Group {
 
 /// A virtual address with a port.
 pub struct ProxyService {
-    /// Where it is.
+    /// The virtual address and port.
     pub vip: SocketAddr,
-    /// Of the port.
+    /// The protocol of the port.
     pub protocol: Protocol,
-    /// With which it shares limits and reals.
+    /// The pool whose limits and reals the service shares.
     pub group: Arc<Group>,
-    /// What was done there.
+    /// Counters of the service.
     pub counters: ServiceCounters,
 }
 
 impl ProxyService {
-    /// With nothing counted yet.
+    /// A service with nothing counted yet.
     pub fn new(vip: SocketAddr, protocol: Protocol, group: Arc<Group>) -> Self {
         Self {
             vip,
@@ -213,7 +214,7 @@ pub(crate) struct FlowSlot {
     is_of_client: bool,
 }
 
-/// Which limit leaves no place.
+/// The limit that leaves no room for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
     Group,

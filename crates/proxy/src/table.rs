@@ -33,7 +33,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// What is there since this turn.
+    /// The entry at this place, if it is the one of this turn.
     pub fn get(&mut self, place: u32, turn: u32) -> Option<&mut T> {
         let (now, thing) = self.all.get_mut(place as usize)?;
         thing.as_mut().filter(|_| *now == turn)
@@ -47,7 +47,7 @@ impl<T> Table<T> {
         Some(gone)
     }
 
-    /// Where such things are.
+    /// The places and turns of entries for which `is_such` holds.
     pub fn places(&self, is_such: impl Fn(&T) -> bool) -> Vec<(u32, u32)> {
         let all = (0..).zip(&self.all);
         let such = all.filter(|(_, (_, thing))| thing.as_ref().is_some_and(&is_such));

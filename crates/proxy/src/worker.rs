@@ -45,7 +45,7 @@ pub(crate) enum Order {
     Look,
 }
 
-/// Where orders wait.
+/// The orders that wait for a worker.
 pub(crate) struct Mailbox {
     orders: Mutex<Vec<Order>>,
     bell: OwnedFd,
@@ -82,7 +82,7 @@ struct Listener {
     accepted: (u64, usize),
 }
 
-/// What one thread runs.
+/// The connections and flows of one thread.
 pub struct Worker {
     mailbox: Arc<Mailbox>,
     tools: Tools,

@@ -70,7 +70,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// One end: sends its chunks, then ends, and reads all along.
+/// Plays one end of a connection: sends its chunks, then ends, and reads all along.
 fn play(mut stream: TcpStream, sent: Vec<u8>, chunk: usize, is_slow: bool) -> Vec<u8> {
     let mut writer = stream.try_clone().unwrap();
     let writing = thread::spawn(move || {

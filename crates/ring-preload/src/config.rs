@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The settings; see the README for what each is for.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Where segments go.
+    /// The directory of the segments.
     pub(crate) directory: PathBuf,
     /// Whether lines go to the file as well.
     pub(crate) tee: bool,

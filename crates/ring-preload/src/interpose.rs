@@ -156,7 +156,8 @@ fn open_here(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     opened(unsafe { real::OPEN.get()(path, flags, mode) }, wanted)
 }
 
-/// What became of a write.
+/// Writes to a ring, with `tee` to the file as well; returns the result for the caller of
+/// write(2).
 fn divert<'a>(
     descriptor: c_int,
     length: usize,

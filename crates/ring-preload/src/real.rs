@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_char, c_int, c_uint, c_void, iovec, mode_t, size_t, ssize_t};
 
-/// One function: its address is looked up once, at the latest when it is
-/// first called.
+/// A function of libc: its address is looked up once, at the latest when it is first
+/// called.
 pub(crate) struct Real<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -87,7 +87,7 @@ real! {
     FCNTL: unsafe extern "C" fn(c_int, c_int, usize) -> c_int = c"fcntl64";
 }
 
-/// One line on standard error.
+/// Prints one line on standard error.
 pub(crate) fn tell(what: &str) {
     let line = format!("weir-ring-preload: {what}\n");
     // SAFETY: the buffer lives through the call.

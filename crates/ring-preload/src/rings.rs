@@ -21,7 +21,8 @@ const SEGMENTS: usize = 256;
 
 struct Segment {
     taken: AtomicBool,
-    /// Of the segment's file, -1 if there is none: not the program's to close.
+    /// The descriptor of the segment's file, -1 if there is none: not the program's to
+    /// close.
     descriptor: AtomicI32,
     writer: UnsafeCell<Option<Writer>>,
 }
@@ -37,9 +38,9 @@ static SEGMENT: [Segment; SEGMENTS] = [const {
     }
 }; SEGMENTS];
 
-/// No segment could be had; not tried again until a file is opened.
+/// Whether no segment could be had; that is not tried again until a file is opened.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// Said so once.
+/// Whether the failure was told, which is done once.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// A thread's place.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{ServerFiles, shim};
 
-/// What it says; fails unless it succeeds.
+/// The output of a command, which must succeed.
 fn run(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     assert!(output.status.success(), "{command:?}: {output:?}");

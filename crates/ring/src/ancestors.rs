@@ -28,7 +28,8 @@ pub fn check_directory(directory: impl AsRef<Path>, owner: Owner) -> Result<()> 
     judge(directory.as_ref(), owner, true)
 }
 
-/// The same; whose the directory itself is counts only if `itself` says so.
+/// As [`check_directory`]; the owner of the directory itself counts only if `itself` says
+/// so.
 pub(crate) fn judge(directory: &Path, owner: Owner, itself: bool) -> Result<()> {
     if owner == Owner::Anyone {
         return Ok(());

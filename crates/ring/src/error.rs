@@ -7,13 +7,13 @@ use std::io;
 /// Result of everything here that may fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Which kind of failure, for programs; the message is for people.
+/// The kind of a failure, for programs; the message is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A name, size or option that cannot be.
     InvalidInput,
-    /// Nothing under this name.
+    /// No segment or directory has this name.
     NotFound,
     /// The file is not a ring segment.
     NotARing,
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Owner,
     /// Another writer is attached to this segment.
     WriterActive,
-    /// All reader slots are taken.
+    /// No reader slot of the segment is free.
     NoSlot,
     /// A living reader holds the resume name asked for.
     ReaderActive,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
     System,
 }
 
-/// Why it failed.
+/// An error with its kind, message and cause.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -72,13 +72,13 @@ impl Error {
         }
     }
 
-    /// The same failure, told of a file.
+    /// The failure with the file's path before its message.
     pub(crate) fn at(mut self, path: &std::path::Path) -> Error {
         self.message = format!("{}: {}", path.display(), self.message);
         self
     }
 
-    /// Which kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -169,7 +169,7 @@ extern "C" fn on_sigbus(
     pass_on(signal, info, context);
 }
 
-/// Not ours: as if we were not here.
+/// Passes a fault that is not ours on to the handler before.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let previous = PREVIOUS.load(Acquire);
     // SAFETY: `previous` is null or was leaked by `install`; its handler has

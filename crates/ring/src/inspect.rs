@@ -19,7 +19,7 @@ pub struct Inspection {
     pub policy: Policy,
     /// The longest payload.
     pub max_record: u64,
-    /// When it was created, nanoseconds since 1970.
+    /// The time of the segment's creation, nanoseconds since 1970.
     pub created: u64,
     /// The process that writes, if one does.
     pub writer: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Inspection {
     pub records: u64,
     /// Records of them that were dropped.
     pub dropped: u64,
-    /// What those would have taken.
+    /// Bytes that the dropped records would have taken.
     pub dropped_bytes: u64,
     /// The readers that are attached.
     pub readers: Vec<ReaderInfo>,
@@ -42,7 +42,7 @@ pub struct Inspection {
 pub struct ReaderInfo {
     /// The slot that it holds in the segment.
     pub slot: usize,
-    /// Its process, in that process's own numbering.
+    /// The reader's process id, in that process's own numbering.
     pub pid: u32,
     /// The number that it resumes under; 0: none.
     pub name: u64,

@@ -58,7 +58,7 @@ pub(crate) struct Header {
     pub slots: u64,
     pub policy: u64,
     pub max_record: u64,
-    /// When it was created: tells a replaced segment from the one before.
+    /// The time of creation: tells a replaced segment from the one before.
     pub created: u64,
     pub checksum: u64,
 }
@@ -204,7 +204,7 @@ pub(crate) struct WriterInfo {
     /// 1: the writer registered for membarrier; 0: it fences by itself.
     pub membarrier: AtomicU64,
     pub dropped: AtomicU64,
-    /// What they would have taken in the ring.
+    /// Bytes that the dropped records would have taken in the ring.
     pub dropped_bytes: AtomicU64,
 }
 

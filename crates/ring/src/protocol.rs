@@ -103,7 +103,7 @@ impl Marks {
 pub(crate) struct Producer {
     policy: Policy,
     capacity: u64,
-    /// How far apart marks lie.
+    /// The distance between two marks, in bytes.
     step: u64,
     pub head: u64,
     pub seq: u64,
@@ -158,7 +158,8 @@ impl Producer {
         self.head + need <= self.limit
     }
 
-    /// The same, after looking.
+    /// Makes room for a record of `need` bytes, as far as the policy allows; false: there
+    /// is none.
     #[cold]
     pub(crate) fn make_room<M: Memory>(&mut self, memory: &M, need: u64) -> bool {
         let end = self.head + need;
@@ -175,8 +176,8 @@ impl Producer {
         end <= self.limit
     }
 
-    /// Where the floor should go: a 16th further than it must, so that this
-    /// happens 16 times a round at most.
+    /// The floor that is needed, and the one to set: a 16th further, so that this happens
+    /// 16 times a round at most.
     fn wanted(&self, end: u64) -> (u64, u64) {
         let must = end - self.capacity;
         (must, (must + self.capacity / 16).min(self.head))
@@ -292,7 +293,7 @@ pub(crate) fn announce_sleep<M: Memory>(memory: &M) -> u32 {
     bell
 }
 
-/// Where a reader begins.
+/// The position at which a reader begins.
 #[derive(Clone, Copy)]
 pub(crate) enum From {
     Oldest,
@@ -311,7 +312,7 @@ pub(crate) struct Consumer {
     policy: Policy,
     capacity: u64,
     max_record: u64,
-    /// Of the next record.
+    /// The position of the next record.
     pub position: u64,
     /// The tail that the writer knows.
     pub released: u64,
@@ -339,16 +340,16 @@ pub(crate) struct Found {
     pub lost: u64,
 }
 
-/// What comes next in copied words.
+/// The next thing in copied words.
 pub(crate) enum Step {
     Record(Found),
     /// The words end within a record that the segment holds whole.
     Cut,
-    /// Not what a writer writes.
+    /// Words that no correct writer writes.
     Bad(&'static str),
 }
 
-/// What a copy brought.
+/// The result of copying words.
 #[derive(Debug)]
 pub(crate) enum Copied {
     Nothing,

@@ -21,12 +21,12 @@ const PATIENCE: Duration = Duration::from_micros(20);
 /// pause is 20 ns on a Zen 4, some 50 ns on an Intel since Skylake: 13 us.
 const PAUSES: (u64, u64) = (32, 256);
 
-/// Where a reader begins.
+/// The record with which a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With the oldest record that is still there.
     Oldest,
-    /// With the next record.
+    /// With the record that is written next.
     Newest,
     /// Where the reader of this name (any number but 0) stopped, when it
     /// detached, or at latest an eighth of the ring before it died; if that
@@ -35,7 +35,7 @@ pub enum Start {
     Resume(u64),
 }
 
-/// How a segment is read.
+/// Options for reading a segment.
 #[derive(Clone, Debug)]
 pub struct ReaderOptions {
     pub(crate) start: Start,
@@ -61,13 +61,13 @@ impl ReaderOptions {
         ReaderOptions::default()
     }
 
-    /// Where to begin.
+    /// Sets the record to begin with.
     pub fn start(mut self, start: Start) -> ReaderOptions {
         self.start = start;
         self
     }
 
-    /// Whose segments to open.
+    /// Sets the users whose segments are opened.
     pub fn owner(mut self, owner: Owner) -> ReaderOptions {
         self.owner = owner;
         self
@@ -94,11 +94,11 @@ impl ReaderOptions {
 pub struct Record<'a> {
     /// The writer's time, nanoseconds since 1970; not checked by anybody.
     pub time: u64,
-    /// Its number: every attempt to write, successful or not, takes one.
+    /// The record's number: every attempt to write, successful or not, takes one.
     pub seq: u64,
     /// Records missing between the one before and this.
     pub lost: u64,
-    /// What was written.
+    /// The bytes that were written.
     pub payload: &'a [u8],
 }
 
@@ -111,7 +111,7 @@ pub struct Reader {
     begin: usize,
     end: usize,
     bad: Option<(ErrorKind, &'static str)>,
-    /// There was nothing last time.
+    /// Whether the last look found nothing.
     idle: bool,
     /// What the writer had dropped when we came.
     dropped_before: u64,
@@ -123,7 +123,7 @@ impl Reader {
         Reader::open_within(path.as_ref(), options, u64::MAX)
     }
 
-    /// The same, if its file is at most `room` bytes long.
+    /// Opens a segment whose file is at most `room` bytes long.
     pub(crate) fn open_within(path: &Path, options: &ReaderOptions, room: u64) -> Result<Reader> {
         let file = segment::open(path, options.owner)?;
         Reader::attach(file, options, room).map_err(|error| error.at(path))
@@ -334,7 +334,7 @@ impl Reader {
         self.begin < self.end || (self.bad.is_none() && self.consumer.pending(&self.segment) != 0)
     }
 
-    /// Before sleep: the writer may need the room to go on.
+    /// Releases everything before sleep: the writer may need the room to go on.
     pub(crate) fn release_all(&mut self) {
         if self.consumer.released != self.consumer.position {
             self.release();

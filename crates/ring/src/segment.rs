@@ -46,13 +46,13 @@ pub(crate) fn slot_lock(slot: usize) -> u64 {
     (std::mem::offset_of!(Control, slots) + slot * size_of::<Slot>()) as u64
 }
 
-/// Whose files a reader opens.
+/// The users whose files a reader opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owner {
     /// Our own and root's.
     #[default]
     Trusted,
-    /// Those, and this user's.
+    /// Our own files, root's, and those of this user.
     User(u32),
     /// Files of any user.
     Anyone,

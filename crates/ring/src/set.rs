@@ -38,7 +38,7 @@ struct Source {
     /// Its file is gone, and whoever sees to that found the reader held: nobody sleeps
     /// over it until it was seen to.
     is_going: AtomicBool,
-    /// As of the last turn: who asks need not wait for the reader, which a
+    /// Records lost, as of the last turn: who asks need not wait for the reader, which a
     /// sleeping worker holds.
     lost: AtomicU64,
     lost_bytes: AtomicU64,
@@ -49,9 +49,9 @@ struct Source {
 /// itself, `.`, or [`Trouble::LIMIT`] of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Its name in the directory.
+    /// The file's name in the directory.
     pub name: String,
-    /// What is wrong with it.
+    /// The reason why it is not read.
     pub why: String,
     /// Found while it was read, not when it was opened.
     pub bad: bool,
@@ -69,11 +69,11 @@ struct Waiting {
     directory: Option<String>,
     /// Files that could not be opened when they were last tried, by number.
     files: HashMap<u64, Trouble>,
-    /// When they were.
+    /// The time at which they were tried last, in nanoseconds.
     tried: u64,
     /// Files beyond what a set reads.
     unread: usize,
-    /// Which limit that is.
+    /// The limit that leaves them unread.
     limit: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Set {
     lost_bytes_before: AtomicU64,
 }
 
-/// What a set has been through.
+/// Counts of a set since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Segments being read.
@@ -110,7 +110,7 @@ pub struct Statistics {
     pub unread: usize,
     /// Records lost, over all segments.
     pub lost: u64,
-    /// What they took, or would have taken; see [`Reader::lost_bytes`].
+    /// Bytes that the lost records took, or would have taken; see [`Reader::lost_bytes`].
     pub lost_bytes: u64,
 }
 
@@ -416,7 +416,7 @@ impl Set {
 }
 
 impl Source {
-    /// After a turn: what others may want to know.
+    /// Notes after a turn what others may want to know.
     fn note(&self, set: &Set, reader: &mut Reader) {
         self.lost.store(reader.lost(), Relaxed);
         self.lost_bytes.store(reader.lost_bytes(), Relaxed);
@@ -465,10 +465,10 @@ pub struct Worker {
     next_other: usize,
 }
 
-/// What a turn brought.
+/// The segment that a turn has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whose records they were, by number.
+    /// The number of the segment that the records are from.
     pub segment: usize,
     /// Somebody else's segment.
     pub stolen: bool,

@@ -141,7 +141,7 @@ pub(crate) fn coarse_time() -> u64 {
     time_of(libc::CLOCK_REALTIME_COARSE)
 }
 
-/// The same, not set back by anybody: for intervals.
+/// Nanoseconds of a coarse clock that nobody sets back: for intervals.
 pub(crate) fn coarse_interval() -> u64 {
     time_of(libc::CLOCK_MONOTONIC_COARSE)
 }

@@ -28,7 +28,7 @@ pub enum Clock {
     Every(u32),
 }
 
-/// How a segment is made.
+/// Options for making a segment.
 #[derive(Clone, Debug)]
 pub struct Options {
     size: u64,
@@ -68,7 +68,7 @@ impl Options {
         self
     }
 
-    /// What happens when it is full.
+    /// Sets the policy for a full ring.
     pub fn policy(mut self, policy: Policy) -> Options {
         self.policy = policy;
         self
@@ -94,7 +94,7 @@ impl Options {
         self
     }
 
-    /// Which time records get.
+    /// Sets the clock from which records get their time.
     pub fn clock(mut self, clock: Clock) -> Options {
         self.clock = clock;
         self
@@ -132,7 +132,7 @@ impl std::fmt::Display for WriteError {
 
 impl std::error::Error for WriteError {}
 
-/// What became of a batch.
+/// Counts of the records of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Records that readers can read.
@@ -334,7 +334,7 @@ impl Writer {
         self.write_at(time, payload)
     }
 
-    /// The same with the caller's time, nanoseconds since 1970.
+    /// Writes a record with the caller's time, nanoseconds since 1970.
     #[inline]
     pub fn write_at(&mut self, time: u64, payload: &[u8]) -> Result<(), WriteError> {
         self.put(time, payload)?;
@@ -541,7 +541,7 @@ impl Drop for Writer {
 }
 
 impl Options {
-    /// Whose existing segment we write into: the one that we would make.
+    /// The users whose existing segment we write into: the one that we would make it for.
     fn trusted(&self) -> Owner {
         self.owner.0.map_or(Owner::Trusted, Owner::User)
     }

@@ -64,11 +64,11 @@ impl From<&str> for Secret {
 pub struct SinkConfig {
     /// The sink's name.
     pub name: String,
-    /// What it is, and where.
+    /// The kind of the sink, with its destination.
     pub kind: SinkKind,
     /// Which events it gets, as a set of [`Kind`]s' bits.
     pub events: u32,
-    /// How an event is written.
+    /// The format of events.
     pub format: Format,
     /// How many events wait at most.
     pub queue: usize,
@@ -76,16 +76,16 @@ pub struct SinkConfig {
     pub rate: Option<u32>,
 }
 
-/// How an event is written.
+/// The format of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// As the API's stream has it.
+    /// JSON lines of the form that the API's stream has.
     Weir,
-    /// As ipt_geofence's consumers read it.
+    /// JSON that consumers of ipt_geofence read.
     IptGeofence,
 }
 
-/// What a sink is, and where.
+/// The kind of a sink, with its destination.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SinkKind {
     /// HTTP POST of each event.
@@ -103,12 +103,12 @@ pub enum SinkKind {
         api: String,
         /// The bot's token.
         token: Secret,
-        /// Who gets them.
+        /// The chat that gets the messages.
         chat_id: String,
     },
     /// A ZeroMQ publisher that connects to its subscriber.
     Zmq {
-        /// Where events are posted to.
+        /// The endpoint of the subscriber.
         url: String,
         /// The subscriber's CURVE key; `None`: in clear text, as was asked for.
         server_key: Option<[u8; 32]>,

@@ -20,7 +20,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// For this host.
+    /// Records of this host, in this format.
     pub(crate) fn new(format: Format) -> Self {
         let name = rustix::system::uname();
         Self {

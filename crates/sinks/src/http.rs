@@ -13,7 +13,7 @@ use crate::Failure;
 
 /// A request is over within this time.
 const WITHIN: Duration = Duration::from_secs(10);
-/// What of an answer is read.
+/// Bytes of an answer that are read.
 const MAX_ANSWER: u64 = 64 * 1024;
 /// Longer than this nobody is left alone because a server says so.
 const MAX_AFTER: Duration = Duration::from_secs(3600);

@@ -49,14 +49,14 @@ const STOP_WITHIN: Duration = Duration::from_secs(3);
 /// Why an event has not been delivered.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It may be, later.
+    /// The event may be delivered later.
     Later {
-        /// What is wrong.
+        /// The error text.
         why: String,
         /// The receiver asks for this much time.
         after: Option<Duration>,
     },
-    /// It never will be.
+    /// The event will never be taken, for this reason.
     Refused(String),
 }
 
@@ -69,7 +69,7 @@ impl Failure {
     }
 }
 
-/// What each kind of sink does.
+/// A sink of one kind, which delivers events.
 trait Deliver: Send {
     /// Delivers one event, or says why not, in bounded time.
     fn deliver(&mut self, event: &Event) -> Result<(), Failure>;
@@ -105,19 +105,19 @@ fn open(config: &SinkConfig) -> Result<Box<dyn Deliver>, Failure> {
     })
 }
 
-/// What came of a test event.
+/// The result of a test event.
 #[derive(Debug, Clone, Serialize)]
 pub struct TestOutcome {
     /// The name of the sink.
     pub sink: String,
-    /// Where it went.
+    /// The destination of the sink.
     pub target: String,
     /// Did the receiver take it?
     pub delivered: bool,
-    /// Why it did not arrive.
+    /// The error, if the event did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How long that took.
+    /// Milliseconds until the receiver's answer, or until the error.
     pub milliseconds: u64,
 }
 
@@ -154,7 +154,7 @@ struct Running {
 }
 
 impl Sinks {
-    /// None runs yet.
+    /// No sink runs yet.
     pub fn new(metrics: SinkMetrics) -> Self {
         Self {
             running: Vec::new(),
@@ -209,7 +209,7 @@ impl Sinks {
         );
     }
 
-    /// Their ends, in the order of the configuration.
+    /// The queues of the sinks, in the order of the configuration.
     pub fn queues(&self) -> impl Iterator<Item = Arc<SinkQueue>> {
         self.running.iter().map(|running| running.queue.clone())
     }
@@ -329,7 +329,7 @@ impl SinkThread {
         **state.as_mut().expect("no holder of this lock panics") = failing;
     }
 
-    /// Once events get through again: how many did not.
+    /// Tells how many events were lost, once events get through again.
     fn tell_lost(&mut self) {
         let works = self.queue.status().failing.is_none();
         let lost = match works {

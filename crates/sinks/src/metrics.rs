@@ -14,7 +14,7 @@ pub struct SinkMetrics {
     failing: Gauges<1>,
 }
 
-/// Those that one sink counts.
+/// Counters of one sink.
 #[derive(Debug)]
 pub(crate) struct SinkCounters {
     pub(crate) delivered: Counter,
@@ -69,7 +69,7 @@ impl SinkMetrics {
         }
     }
 
-    /// Only these sinks are there.
+    /// Forgets the counters of all sinks but these.
     pub(crate) fn keep_only(&self, is_kept: impl Fn(&str) -> bool + Copy) {
         for family in [&self.delivered, &self.lost, &self.held_back, &self.refused] {
             family.keep_only(is_kept);

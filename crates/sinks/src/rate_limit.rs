@@ -8,12 +8,12 @@ use weir_events::Kind;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// One sink's minute; it begins with its first event.
+/// The events of one sink in the present minute, which begins with its first event.
 #[derive(Debug)]
 pub(crate) struct Rate {
     limit: u32,
     since: Option<Instant>,
-    /// Of what happens, and of what is wrong.
+    /// Events in this minute: of what happens, and of what is wrong.
     sent: [u32; 2],
     held: [u64; Kind::ALL.len()],
 }
@@ -41,7 +41,7 @@ impl Rate {
         false
     }
 
-    /// When the minute is over: what was held back in it, in words.
+    /// Ends a minute that is over: the events held back in it, in words.
     pub(crate) fn settle(&mut self, now: Instant) -> Option<String> {
         let since = self.since?;
         if now.duration_since(since) < WINDOW {

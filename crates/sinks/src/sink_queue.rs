@@ -37,7 +37,7 @@ pub struct SinkStatus {
     pub held_back: u64,
     /// Events that the receiver will not take.
     pub refused: u64,
-    /// What is wrong with it now.
+    /// The error while the sink does not get through.
     pub failing: Option<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct SinkQueue {
     target: String,
     kinds: u32,
     cap: usize,
-    /// Its alerts are about this.
+    /// The subject of the sink's alerts.
     pub(crate) about: String,
     pub(crate) alerts: Voice,
     queue: Mutex<Queue>,
@@ -115,7 +115,7 @@ impl SinkQueue {
         self.wake();
     }
 
-    /// What still waits is given up.
+    /// Gives up the events that still wait.
     pub(crate) fn give_up(&self) {
         let left = std::mem::take(&mut self.queue().events).len();
         self.counters.lost.add(left as u64);
@@ -125,7 +125,7 @@ impl SinkQueue {
         self.filled.notify_all();
     }
 
-    /// What it has done, and what is wrong.
+    /// The counts of the sink, and the error if it fails.
     pub fn status(&self) -> SinkStatus {
         let failing = self.failing.lock();
         SinkStatus {

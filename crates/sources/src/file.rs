@@ -41,7 +41,7 @@ pub use reached::FilePositions;
 /// (network file systems, targets of symbolic links).
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// The same where there is no inotify at all.
+/// The time between two looks where there is no inotify at all.
 const POLL: Duration = Duration::from_secs(1);
 
 /// What inotify lacks when it cannot be had.
@@ -68,19 +68,19 @@ const MAX_COPIES: usize = 64;
 /// The most files that are away and whose positions are kept until they are back.
 const MAX_AWAY: usize = 1024;
 
-/// Which files, and from where.
+/// The files to read, and the place to begin at.
 #[derive(Clone, Debug)]
 pub struct FileConfig {
-    /// Who reads which: for each reader absolute paths, with `*`, `?` and `[…]`;
-    /// `**` for any directories. [`Origin::readers`] counts them from 0.
+    /// Patterns by reader: for each reader absolute paths, with `*`, `?` and `[…]`; `**`
+    /// for any directories. [`Origin::readers`] counts them from 0.
     pub subscriptions: Vec<Vec<String>>,
-    /// Where to begin.
+    /// The place to begin at.
     pub from: Start,
     /// The age of lines that are there already.
     pub held: Age,
 }
 
-/// Where reading begins; files that appear later are read from their beginning.
+/// The place where reading begins; files that appear later are read from their beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With lines that come from now on.
@@ -94,7 +94,7 @@ pub enum Start {
     Saved {
         /// How far each file was read.
         positions: Vec<Position>,
-        /// What that run looked for.
+        /// The patterns of that run.
         patterns: Vec<String>,
     },
 }
@@ -111,7 +111,7 @@ pub fn finds(pattern: &str, path: &Path) -> bool {
 /// How far a file was delivered; for the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Under which name it was found.
+    /// The path by which the file was found.
     pub path: PathBuf,
     /// The device, for people: numbers may change with a reboot.
     pub device: u64,
@@ -119,21 +119,21 @@ pub struct Position {
     pub inode: u64,
     /// Bytes delivered as complete lines.
     pub offset: u64,
-    /// What it began with.
+    /// A hash of the file's first bytes.
     pub fingerprint: Fingerprint,
 }
 
 /// The first bytes of a file, hashed: is an inode still the same log?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// How many bytes.
+    /// The number of bytes that are hashed.
     pub len: u16,
-    /// Their FNV-1a hash, signed: SQLite's integers are.
+    /// The FNV-1a hash of these bytes, signed: SQLite's integers are.
     pub hash: i64,
 }
 
 impl Fingerprint {
-    /// Of a file of which nothing is known but its name.
+    /// The fingerprint of a file of which nothing is known but its name.
     pub fn nothing() -> Self {
         Self::of(b"")
     }
@@ -163,10 +163,10 @@ pub struct FileSource {
     watch: fn() -> Result<OwnedFd, Errno>,
     patterns: Vec<Subscribed>,
     subscriptions: usize,
-    /// By watch descriptor; a directory may have several names.
+    /// Watch descriptors by path; a directory may have several names.
     directories: HashMap<PathBuf, i32>,
     tails: HashMap<FileId, Tail>,
-    /// What the patterns match now.
+    /// Files that the patterns match now, by path.
     paths: BTreeMap<PathBuf, FileId>,
     /// Where an earlier run stood in files that are not there: their file system
     /// may not be mounted yet.
@@ -430,7 +430,7 @@ impl FileSource {
         }
     }
 
-    /// Whose subscriptions find a file by this name.
+    /// For each subscription, whether its patterns find a file by this name.
     fn readers_of(&self, path: &Path) -> Vec<bool> {
         let mut readers = vec![false; self.subscriptions];
         let finding = self.patterns.iter().filter(|p| finds(&p.pattern, path));

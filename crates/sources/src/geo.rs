@@ -33,7 +33,7 @@ use record::Record;
 
 /// The database that is built in, compressed; `data/README.md` says which.
 static BUILT_IN: &[u8] = include_bytes!("../../../data/geo-whois-asn-country.mmdb.xz");
-/// What messages call it.
+/// The name of the built-in database in messages.
 pub const BUILT_IN_NAME: &str = "built-in";
 /// Larger files are refused; the largest city databases have some 150 MB.
 pub const MAX_FILE: u64 = 512 << 20;
@@ -47,16 +47,16 @@ pub enum GeoError {
     /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Io(#[from] io::Error),
-    /// It is not a regular file, or too large.
+    /// The path is not a regular file, or the file is too large.
     #[error("{0}")]
     File(String),
-    /// Not the format, or broken.
+    /// The file is not in MaxMind's format, or is damaged.
     #[error("not a whole database in MaxMind's format: {0}")]
     Broken(#[from] MaxMindDbError),
     /// A tree that refers to itself, or records that take too long.
     #[error("its search tree or records refer to themselves")]
     Endless,
-    /// It says nothing about what was asked.
+    /// The database has no records of the wanted kind.
     #[error("it names no {wanted}: its type is {kind:?}, its records have {keys}")]
     Foreign {
         /// Countries, or autonomous systems.
@@ -66,7 +66,7 @@ pub enum GeoError {
         /// The keys of its first record.
         keys: String,
     },
-    /// It tells too many places apart.
+    /// The database tells too many places apart.
     #[error("it has {0}")]
     TooManyPlaces(#[from] TooManyPlaces),
 }
@@ -127,7 +127,7 @@ impl Database {
     /// Takes a file's bytes.
     ///
     /// # Errors
-    /// They are not a database.
+    /// The bytes are not a database.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, GeoError> {
         Ok(Self {
             reader: Reader::from_source(bytes)?,
@@ -135,21 +135,21 @@ impl Database {
         })
     }
 
-    /// Its own word for what it is, such as `GeoLite2-Country`.
+    /// The type that the database says of itself, such as `GeoLite2-Country`.
     pub fn kind(&self) -> &str {
         &self.reader.metadata().database_type
     }
 
-    /// When it was made.
+    /// The time when the database was built; `None` if it has none.
     pub fn built(&self) -> Option<Timestamp> {
         let seconds = i64::try_from(self.reader.metadata().build_epoch).ok()?;
         Timestamp::from_second(seconds).ok()
     }
 
-    /// What it says about one address.
+    /// Looks one address up.
     ///
     /// # Errors
-    /// It is broken there.
+    /// The database is broken there.
     pub fn locate(&self, addr: IpAddr) -> Result<Option<GeoLookup>, GeoError> {
         let addr = addr.to_canonical();
         let is_unknown = self.unknown.iter().any(|prefix| prefix.contains(addr));
@@ -180,8 +180,8 @@ impl Database {
         })
     }
 
-    /// Where it says that these autonomous systems are. The others are left
-    /// out: there are more of them than places in a GeoTable.
+    /// The networks of these autonomous systems. The others are left out: there are more of
+    /// them than places in a GeoTable.
     ///
     /// # Errors
     /// It is broken somewhere, or names no autonomous system.

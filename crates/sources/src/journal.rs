@@ -36,28 +36,28 @@ const MAX_SERVICES: usize = 64;
 /// Entries per batch, so that positions are stored in between.
 const BATCH: u64 = 4096;
 
-/// Which entries, and from where.
+/// The entries to read, and the place to begin at.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
     /// A journal directory, or a `.journal` file; the host's journal if `None`.
     pub path: Option<PathBuf>,
-    /// Which entries: any of these sets of fields and values. In a set, values
-    /// of one field are alternatives, and different fields must all fit. See
+    /// The entries that are read: those that fit any of these sets of fields and values. In
+    /// a set, values of one field are alternatives, and different fields must all fit. See
     /// [`JournalConfig::program`] and [`JournalConfig::matching`].
     pub matches: Vec<Vec<(String, String)>>,
     /// Entries of people's processes are passed over, whatever fits, but for those
     /// of these users.
     pub named_users: BTreeSet<u32>,
-    /// Where to begin.
+    /// The place to begin at.
     pub start: JournalStart,
 }
 
-/// Where reading begins.
+/// The place where reading begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalStart {
     /// With entries that come from now on.
     End,
-    /// With the oldest entry.
+    /// At the oldest entry.
     Beginning,
     /// Behind the entry of this cursor; if it is gone, with the next one kept.
     Cursor(String),
@@ -140,8 +140,8 @@ const DROPPED: [(&str, &str); 2] = [
     ("MESSAGE_ID", "a596d6fe7bfa4994828e72309e95d61e"),
 ];
 
-/// Is this no person's number? Those of services are below 1000; systemd's
-/// dynamic users have a range of their own.
+/// Whether the user id is no person's. Those of services are below 1000; systemd's dynamic
+/// users have a range of their own.
 fn is_system_user(uid: u32) -> bool {
     uid < 1000 || (61_184..=65_519).contains(&uid)
 }
@@ -154,7 +154,7 @@ pub struct JournalSource {
     /// The services whose entries are read: asked for by name, or seen.
     services: BTreeSet<String>,
     cursor: Option<String>,
-    /// Of the entry at hand: what its program calls itself.
+    /// The identifier by which the program of the present entry calls itself.
     identifier: Vec<u8>,
     /// Told already that the journal cannot be read.
     failing: bool,

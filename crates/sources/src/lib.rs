@@ -35,37 +35,38 @@ pub const MAX_LINE: usize = weir_core::detect::MAX_LINE;
 pub struct Origin<'a> {
     /// The file, or the journal's or ring's directory.
     pub path: &'a Path,
-    /// Whose it is, of those who read from one source.
+    /// The readers of the line, of those who read from one source.
     pub readers: Readers<'a>,
     /// Which part of it, such as a ring's segment: lines of one part come in
     /// order.
     pub part: usize,
-    /// Which file or segment: two files that had one name after each other are
+    /// The number of the file or segment: two files that had one name after each other are
     /// two.
     pub stream: u64,
-    /// When it was logged: the journal and rings know.
+    /// The time of the log entry, which the journal and rings know.
     pub time: Option<Timestamp>,
     /// The line is the message alone, of a program that the source has checked.
     pub message_only: bool,
-    /// Was it written just now, or before reading began?
+    /// Whether the line was written just now, or before reading began.
     pub age: Age,
-    /// Who wrote it: the journal knows.
+    /// The process that wrote the line, which the journal knows.
     pub writer: Writer,
-    /// What that program calls itself, by the journal.
+    /// The identifier by which that program calls itself, by the journal.
     pub identifier: Option<&'a [u8]>,
 }
 
-/// Who reads a line.
+/// The readers of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum Readers<'a> {
-    /// Everybody who reads from the source.
+    /// All readers of the source.
     All,
-    /// By the numbers of subscriptions ([`FileConfig::subscriptions`]).
+    /// The readers whose flag is set, by the numbers of subscriptions
+    /// ([`FileConfig::subscriptions`]).
     Some(&'a [bool]),
 }
 
 impl Readers<'_> {
-    /// Is the reader of this number one of them?
+    /// Whether the reader of this number is one of them.
     pub fn has(&self, reader: usize) -> bool {
         match self {
             Self::All => true,
@@ -92,7 +93,7 @@ impl<'o> Origin<'o> {
     }
 }
 
-/// What one `read_batch` did.
+/// Counts of one `read_batch`, and what it has noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct BatchInfo {
@@ -109,7 +110,7 @@ pub struct BatchInfo {
     /// Entries of the programs read that journald says it has dropped by its
     /// rate limit.
     pub rate_limited: u64,
-    /// More is waiting: the next call returns at once.
+    /// Whether more lines are waiting: the next call returns at once.
     pub more: bool,
     /// What newly went wrong, or is right again; reading goes on.
     pub problems: Vec<Problem>,
@@ -120,7 +121,7 @@ pub struct BatchInfo {
 /// A file or journal that cannot be read now, told once; it is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which file or pattern.
+    /// The file or pattern.
     pub path: PathBuf,
     /// What is wrong and what to do.
     pub message: String,
@@ -137,7 +138,7 @@ pub enum SourceError {
     Pattern {
         /// The pattern as it is configured.
         pattern: String,
-        /// What is wrong.
+        /// The reason, in words.
         reason: String,
     },
     /// The kernel refuses an operation.
@@ -156,8 +157,7 @@ pub enum SourceError {
     Ring(#[from] weir_ring::Error),
 }
 
-/// Where lines come from. A source stays on the thread that opened it
-/// (libsystemd's rule).
+/// A source of log lines. A source stays on the thread that opened it (libsystemd's rule).
 pub trait Source {
     /// Delivers what is there, or waits up to `timeout` for something.
     ///

@@ -30,13 +30,13 @@ const CALM: Duration = Duration::from_secs(60);
 /// Files of one ring that are named when they cannot be read.
 const NAMED: usize = 32;
 
-/// Which ring, and as whom.
+/// A ring's directory, with owner and readers.
 #[derive(Clone, Debug)]
 pub struct RingConfig {
     /// The directory with the segments; need not exist yet.
     pub directory: PathBuf,
-    /// Who reads, the same after a restart: reading goes on where it stopped.
-    /// Two readers at a time cannot have one name.
+    /// The reader's name, the same after a restart: reading goes on where it stopped. Two
+    /// readers at a time cannot have one name.
     pub reader: String,
     /// A user whose segments are read, besides root and our own.
     pub owner: Option<u32>,
@@ -62,7 +62,7 @@ pub struct RingStatistics {
     pub records: u64,
     /// Records lost: overwritten before they were read, or dropped by writers.
     pub lost: u64,
-    /// Their bytes, headers included.
+    /// Bytes of the lost records, headers included.
     pub lost_bytes: u64,
 }
 

@@ -26,16 +26,16 @@ use std::{
 const MAX_TAGS: usize = 8;
 const MAX_EXTENSIONS: usize = 6;
 
-/// What a frame carries.
+/// The layers of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Decoded {
     /// The network layer.
     pub l3: L3,
-    /// What is known of the transport; `Unknown` when `l3` is no IP.
+    /// The transport layer; `Unknown` when `l3` is no IP.
     pub transport: Transport,
     /// Neighbour discovery or DHCP, never dropped.
     pub essential: bool,
-    /// What a host sends that has no address yet.
+    /// Whether a host sends it that has no address yet.
     pub without_address: bool,
 }
 
@@ -54,7 +54,7 @@ pub enum L3 {
     V6(Ipv6Addr),
 }
 
-/// What is known of the transport.
+/// The transport layer, as far as it can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// A protocol with ports, and both of them.
@@ -277,7 +277,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// What a ban covers: everything, or these destination ports.
+/// The ports that a ban covers: all, or these destination ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
     /// `None` for all ports and protocols.
@@ -296,12 +296,12 @@ pub struct PortRange {
 }
 
 impl Scope {
-    /// Everything from the source.
+    /// A scope of all packets of the source.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// These ports only.
+    /// A scope of these ports only.
     pub fn ports(ranges: impl IntoIterator<Item = PortRange>) -> Self {
         Self {
             ports: Some(ranges.into_iter().collect()),
@@ -386,7 +386,7 @@ pub struct Allow {
     pub prefixes: Vec<Prefix>,
 }
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// On to the network stack.
@@ -414,9 +414,9 @@ pub enum Reason {
     OtherPort,
     /// A ban applies, but the network would break.
     Essential,
-    /// Nobody has the source.
+    /// No host has the source address.
     InvalidSource,
-    /// More than eight VLAN tags.
+    /// The frame has more than eight VLAN tags.
     TooManyTags,
 }
 

@@ -46,7 +46,7 @@ mod op {
 /// Reads of the file come here, not from the page cache.
 const DIRECT_IO: u32 = 1;
 
-/// What this machine lacks for it.
+/// The part of FUSE that this machine lacks, if any.
 pub fn missing() -> Option<String> {
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !known.lines().any(|line| line.trim_end() == "nodev\tfuse") {
@@ -60,7 +60,7 @@ pub fn missing() -> Option<String> {
 struct Shared {
     content: Mutex<Vec<u8>>,
     hangs: AtomicBool,
-    /// How many requests have come.
+    /// The number of requests that have come.
     requests: AtomicU64,
     /// Milliseconds before each answer.
     delay: AtomicU64,

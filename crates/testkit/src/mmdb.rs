@@ -75,7 +75,7 @@ impl Mmdb {
         }
     }
 
-    /// The same for IPv4 alone.
+    /// A database for IPv4 alone.
     pub fn v4(kind: &str) -> Self {
         Self {
             ip_version: 4,
@@ -234,7 +234,7 @@ fn encode(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Without the zeros that lead.
+/// A number without its leading zeros.
 fn unsigned(kind: u8, bytes: &[u8], out: &mut Vec<u8>) {
     let skip = bytes.iter().take_while(|b| **b == 0).count();
     control(kind, bytes.len() - skip, out);

@@ -363,7 +363,7 @@ impl Packet {
         self
     }
 
-    /// What follows the last layer.
+    /// Sets the payload behind the last layer.
     pub fn payload(mut self, bytes: &[u8]) -> Self {
         self.payload = bytes.to_vec();
         self

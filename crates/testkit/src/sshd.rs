@@ -52,7 +52,7 @@ const CLIENT_GRACE: Duration = Duration::from_secs(5);
 /// The programs that `SshHost` and the clients need, for `missing`.
 pub const PROGRAMS: [&str; 4] = ["sshd", "ssh", "ssh-keygen", "rsyslogd"];
 
-/// How syslog writes the time.
+/// The form of time stamps in a syslog line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamp {
     /// `Nov 21 04:33:07 host sshd[77]: …`
@@ -425,7 +425,7 @@ pub enum Outcome {
     LoggedIn,
     /// The server asked and said no.
     Denied,
-    /// Nobody listens there.
+    /// No server listens at the port.
     Refused,
     /// No answer came in time.
     TimedOut,

@@ -260,7 +260,7 @@ impl TcpServer {
         })
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -350,7 +350,7 @@ impl UdpServer {
         })
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -15,17 +15,17 @@ const HEADER: usize = 8;
 pub const MAX_INTERVAL: u16 = 0x0fff;
 /// More addresses do not fit into a packet of 1,280 bytes.
 pub const MAX_V6_ADDRESSES: usize = 77;
-/// Nor into the field that says how many there are.
+/// The most IPv4 addresses: the field with their number has eight bits.
 pub const MAX_V4_ADDRESSES: usize = 255;
 
 /// What an active router tells of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Which virtual router, 1-255.
+    /// The virtual router's id, 1-255.
     pub id: u8,
-    /// Its priority; 0: it gives up.
+    /// The sender's priority; 0: it gives the addresses up.
     pub priority: u8,
-    /// How often it tells, in hundredths of a second.
+    /// The interval between advertisements, in hundredths of a second.
     pub interval: u16,
     /// The virtual addresses, of one family.
     pub addresses: Vec<IpAddr>,
@@ -37,20 +37,20 @@ pub struct Advertisement {
 pub enum Checksum {
     /// Addresses, protocol and length as well, as keepalived and FRR send it.
     WithPseudoHeader,
-    /// Nothing, as RFC 9568 says.
+    /// The message alone, as RFC 9568 says.
     Plain,
 }
 
 /// Why a packet is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// It has come through a router, or pretends to.
+    /// The packet has come through a router, or pretends to.
     Ttl,
-    /// It is of another version, or no advertisement.
+    /// The packet is of another version, or no advertisement.
     Version,
-    /// It is damaged.
+    /// The checksum is wrong.
     Checksum,
-    /// Its length, or a number in it, cannot be.
+    /// The length of the packet, or a number in it, cannot be.
     Malformed,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for ParseError {
 }
 
 impl ParseError {
-    /// Its word, as it is counted.
+    /// The error's word, by which it is counted.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ttl => "ttl",
@@ -104,7 +104,7 @@ impl Advertisement {
     /// over IPv4, for they tell damage and nothing else.
     ///
     /// # Errors
-    /// It is not as the RFC has it.
+    /// The message is not as the RFC has it.
     pub fn read(message: &[u8], source: IpAddr, destination: IpAddr) -> Result<Self, ParseError> {
         let (header, addresses) = message
             .split_at_checked(HEADER)

@@ -16,7 +16,7 @@ pub const PROTOCOL: u8 = 112;
 /// With which time to live, or hop limit, packets are sent; one of another segment
 /// arrives with less.
 pub const TTL: u8 = 255;
-/// Whom packets are sent to, if to no peer alone.
+/// The IPv4 group that packets are sent to, if to no peer alone.
 pub const GROUP_V4: std::net::Ipv4Addr = std::net::Ipv4Addr::new(224, 0, 0, 18);
-/// The same for IPv6.
+/// The IPv6 group that packets are sent to, if to no peer alone.
 pub const GROUP_V6: std::net::Ipv6Addr = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x12);

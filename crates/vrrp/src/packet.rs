@@ -7,12 +7,12 @@ use crate::{Advertisement, PROTOCOL, ParseError, TTL};
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// Who sent what.
+/// An advertisement with its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedAdvertisement {
     /// The address that it was sent from.
     pub from: IpAddr,
-    /// What it says.
+    /// The advertisement of that sender.
     pub advertisement: Advertisement,
 }
 

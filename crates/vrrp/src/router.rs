@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::Advertisement;
 
-/// What an administrator says of it.
+/// Priority, interval and preemption, as an administrator sets them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// 1-254; the highest is active.
@@ -16,18 +16,18 @@ pub struct Settings {
     pub preempt: bool,
 }
 
-/// Who has the addresses, as far as this host knows.
+/// The state of this host in a virtual router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It takes no part.
+    /// The host takes no part in the virtual router.
     Initialize,
-    /// Another host, or nobody yet.
+    /// Another host has the addresses, or nobody yet.
     Backup,
-    /// This host: it advertises.
+    /// This host has the addresses, and advertises.
     Active,
 }
 
-/// What is to be done.
+/// An action for the caller to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Take the addresses, and announce them.
@@ -72,12 +72,12 @@ impl Router {
         }
     }
 
-    /// What it is now.
+    /// The state of this host.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What it goes by.
+    /// The settings in force.
     pub fn settings(&self) -> Settings {
         self.settings
     }
@@ -87,7 +87,7 @@ impl Router {
         self.settings = settings;
     }
 
-    /// When something is due.
+    /// The time at which [`Router::tick`] is due.
     pub fn next(&self) -> Option<Duration> {
         (self.state != State::Initialize).then_some(self.timer)
     }

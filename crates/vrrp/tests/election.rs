@@ -25,7 +25,7 @@ struct Segment {
     now: Duration,
     /// Advertisements under way: from which host, when they arrive.
     under_way: Vec<(usize, Duration, Advertisement)>,
-    /// Since when nobody is active.
+    /// The time for which no host has been active.
     missing: Duration,
 }
 

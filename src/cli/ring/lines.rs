@@ -11,12 +11,12 @@ pub struct Lines {
     bytes: Vec<u8>,
     /// The rest of a line that was too long, up to its newline.
     skipping: bool,
-    /// How many lines were cut.
+    /// The number of lines that were cut.
     pub cut: u64,
 }
 
 impl Lines {
-    /// Of lines longer than `longest`, the beginning is kept.
+    /// A reader of lines; of lines longer than `longest`, the beginning is kept.
     pub fn new(longest: usize) -> Self {
         Self {
             longest,

@@ -164,8 +164,8 @@ impl<'a> Structured<'a> {
     }
 }
 
-/// What follows the structured data: `-`, or elements `[id name="value"]` in
-/// whose values a backslash takes the next character as it is.
+/// The message behind the structured data: `-`, or elements `[id name="value"]` in whose
+/// values a backslash takes the next character as it is.
 fn without_data(rest: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     if rest.first() == Some(&b'-') {

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::cli::ExitAnswer;
 
-/// No datagram is longer.
+/// The longest datagram, in bytes.
 const LONGEST: usize = 64 << 10;
 
 /// Receive syslog messages and write them to a ring
@@ -129,7 +129,7 @@ fn bind(path: &Path, mode: u32) -> anyhow::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Until something fails.
+/// Receives datagrams until something fails.
 fn receive(socket: &Socket, mut writer: Writer) -> anyhow::Error {
     let mut datagram = vec![0; LONGEST];
     let mut messages = Messages::new();

@@ -167,9 +167,9 @@ fn as_is(line: &mut Vec<u8>, payload: &[u8]) {
     }
 }
 
-/// Where records go.
+/// The destination of records.
 trait Sink: Write {
-    /// One record, whole.
+    /// Writes one record, whole.
     fn put(&mut self, line: &[u8]) -> io::Result<()> {
         self.write_all(line)
     }

@@ -19,7 +19,7 @@ use crate::{
 /// Networks of the access lists of all pools together.
 pub const MAX_NETWORKS: usize = abi::BALANCE_ACL_NETWORKS as usize / 2;
 
-/// What this process has written, by pool.
+/// Access lists that this process has written, by pool.
 #[derive(Default)]
 pub(super) struct Written(Mutex<State>);
 

@@ -19,7 +19,7 @@ pub struct VirtualService {
     pub addr: IpAddr,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Its port, as the client asks for it.
+    /// The service's port, as the client asks for it.
     pub port: u16,
     /// The number of its pool.
     pub pool: u32,
@@ -27,7 +27,7 @@ pub struct VirtualService {
 
 pub(super) struct ServiceTable(Words);
 
-/// Of a slot the first three words: address, address, port and protocol.
+/// The first three words of a slot: address, address, port and protocol.
 type Key = [u64; 3];
 
 impl ServiceTable {
@@ -82,14 +82,14 @@ impl ServiceTable {
     }
 }
 
-/// Where one may stand.
+/// The slots in which a service may stand, from the hash of its key on.
 fn slots_of(key: Key) -> impl Iterator<Item = usize> + Clone {
     let first = hash(key);
     let probes = abi::BALANCE_PROBES as usize;
     (0..probes).map(move |n| (first as usize + n) % ServiceTable::SLOTS)
 }
 
-/// As `balance_service_slot` does.
+/// The hash of a key, as `balance_service_slot` computes it.
 fn hash([addr0, addr1, port]: Key) -> u32 {
     let hash = addr0
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -127,7 +127,7 @@ mod tests {
         ServiceTable::map(&file).expect("it maps")
     }
 
-    /// Where the kernel would find it.
+    /// Finds a service as the kernel would: its counter's number plus one, and its pool's.
     fn find(table: &ServiceTable, service: &VirtualService) -> Option<(u64, u64)> {
         let key = key(service);
         let slot = slots_of(key).find(|slot| table.key(*slot) == key)?;

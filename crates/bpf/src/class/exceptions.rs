@@ -48,25 +48,25 @@ impl Family {
 /// A part that is not as what is around it.
 struct Part {
     first: u128,
-    /// Its host bits.
+    /// The number of host bits.
     bits: u32,
     class: u16,
 }
 
 struct ExceptionEntry {
     hash: u64,
-    /// Of the /24 or /48 around it.
+    /// The hash of the /24 or /48 around the exception.
     area: u64,
     class: u16,
 }
 
-/// All exceptions of a copy.
+/// All exceptions of one copy of the class table.
 pub(super) struct Exceptions {
     seed: [u64; 2],
     entries: Vec<ExceptionEntry>,
 }
 
-/// As the packet path reads them.
+/// The exceptions in the form that the packet path reads.
 pub(super) struct LaidOut {
     /// A power of two, whole lines.
     pub(super) filter: Vec<u64>,

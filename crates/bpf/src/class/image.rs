@@ -102,7 +102,7 @@ impl ClassImage {
         image
     }
 
-    /// How many lines it has.
+    /// The number of lines that the image takes.
     pub fn lines(&self) -> u32 {
         (self.words.len() / WORDS) as u32
     }
@@ -382,7 +382,7 @@ trait Bits: Number {
     const FAMILY: Family;
     /// The host bits of the blocks that have a code each.
     const CODED: u32;
-    /// Where their codes are, in words.
+    /// The words in which the family's codes are.
     const CODES: std::ops::Range<usize>;
     /// The code of a block of one class, not 0.
     const WHOLE: u32;
@@ -400,7 +400,7 @@ trait Bits: Number {
     fn upper(self) -> u32;
     /// The place of such a block's code.
     fn place(upper: u32) -> u32;
-    /// As a number.
+    /// The address as a number.
     fn number(self) -> u128;
     /// The address of this number.
     fn of(number: u128) -> Self;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::*;
 
-/// Of the exceptions' hash: any will do.
+/// Seed of the exceptions' hash: any will do.
 const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
 fn joined(lists: &[Vec<Prefix>]) -> Classes {

@@ -21,7 +21,7 @@ pub struct BanCounts {
 }
 
 impl BanCounts {
-    /// So many of each kind.
+    /// An equal number of bans of each kind.
     pub fn each(number: usize) -> Self {
         Self {
             v4_hosts: number,
@@ -30,7 +30,7 @@ impl BanCounts {
         }
     }
 
-    /// All of them.
+    /// The sum over all kinds.
     pub fn sum(self) -> usize {
         self.v4_hosts + self.networks + self.v6_hosts
     }

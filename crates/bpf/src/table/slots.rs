@@ -52,7 +52,7 @@ impl Stored {
         }
     }
 
-    /// Of an IPv6 host?
+    /// Whether the entry is of an IPv6 host.
     pub(super) fn is_host(self) -> bool {
         self.upper != 0
     }
@@ -127,7 +127,8 @@ impl Slots {
         self.bans.load(2 * at)
     }
 
-    /// What stands beside the key; 0 where that is nothing, or nothing yet.
+    /// The word beside the key: an IPv6 host's upper half; 0 where there is none, or none
+    /// yet.
     fn upper(&self, at: usize) -> u64 {
         if self.is_host(at) {
             self.uppers.load(at - self.hosts_from)

@@ -72,19 +72,20 @@ impl Permutation {
     }
 }
 
-/// Where an address has its entries: two buckets, and what they have in each.
+/// The two buckets where an address may have its entries, and the bits that they have in
+/// each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketPair {
     buckets: [usize; 2],
     same: [u64; 2],
 }
 
-/// What [`V4Hosts::put`] did.
+/// The effect of [`V4Hosts::put`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InsertOutcome {
     New,
     Replaced,
-    /// Both buckets are full.
+    /// No slot is free in both buckets.
     NoRoom,
     /// Somebody else was faster: look again.
     Raced,
@@ -119,7 +120,7 @@ impl V4Hosts {
         buckets.start * SLOTS..buckets.end * SLOTS
     }
 
-    /// Of an IPv4 host, else none.
+    /// The buckets of an IPv4 host; `None` for any other key.
     pub(super) fn place(&self, key: Key) -> Option<BucketPair> {
         let Key::Short(key) = key else { return None };
         (key >> 32 == 32).then(|| {
@@ -133,7 +134,7 @@ impl V4Hosts {
         })
     }
 
-    /// Whose entry this is, in the slot of this number.
+    /// The address of an entry in the slot of this number.
     fn key(&self, at: usize, entry: u64) -> Key {
         let tag = entry as u32 & V4_TAG;
         let mut bucket = (at / SLOTS) as u64;

@@ -166,7 +166,7 @@ fn chains_of_calls_are_added_up_by_rounded_frames() {
     assert_eq!(taken(&chain(0, 0, 0)), 3 * GRAIN);
 }
 
-/// Of those programs of a loaded object that are; returns how many.
+/// Checks those programs of an object that are loaded; returns their number.
 fn check(object: &Object) -> usize {
     let mut programs = 0;
     for program in object.progs() {

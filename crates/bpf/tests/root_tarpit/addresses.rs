@@ -14,7 +14,7 @@ const ALL: [u8; 6] = [0xff; 6];
 /// BPF_PROG_RUN's interface, and the one that its skb came in by: none.
 const HERE: [u32; 2] = [1, 0];
 
-/// These interfaces, with addresses of their own to ask from.
+/// Links of these interfaces, with addresses of their own to ask from.
 fn links(indices: &[u32]) -> std::collections::BTreeMap<u32, TarpitLink> {
     let link = TarpitLink {
         mac: LINK,
@@ -28,7 +28,7 @@ fn links(indices: &[u32]) -> std::collections::BTreeMap<u32, TarpitLink> {
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x11);
 
 impl Pit {
-    /// That holds the addresses of two prefixes, its own among them.
+    /// A pit that holds the addresses of two prefixes, its own among them.
     fn of_addresses() -> Self {
         Self::of(0)
     }

@@ -267,7 +267,8 @@ fn a_bad_file_is_a_message() {
     }
 }
 
-/// Who may write the file decides which hook protects the host.
+/// A file that others may write is ignored: whoever writes it chooses the hook that
+/// protects the host.
 #[test]
 fn a_file_that_others_may_write_is_ignored() {
     let dir = TempDir::new().unwrap();

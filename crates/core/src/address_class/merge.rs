@@ -24,18 +24,18 @@ use layer::{Family, Layer, sorted};
 pub struct ListLayer<'a> {
     /// The list's name, as configured.
     pub name: &'a str,
-    /// Which ports its entries may not use.
+    /// The ports that the list's entries may not use.
     pub scope: &'a PortSet,
-    /// Which packets it is about.
+    /// The direction of the packets that the list denies.
     pub direction: Direction,
-    /// Its entries, in any order, overlapping as they like.
+    /// The list's prefixes, in any order, overlapping as they like.
     pub prefixes: &'a [Prefix],
 }
 
-/// What is to be joined.
+/// The databases, rules and lists that are merged into one table.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// What the database says.
+    /// The country and system of each address, by the database.
     pub geo_table: &'a GeoTable,
     /// The rules of the geofence, the first that covers a flow decides.
     pub fences: &'a [Fence],
@@ -49,9 +49,9 @@ pub struct Plan<'a> {
 pub struct TooMany {
     /// The kind of thing there are too many of.
     pub what: &'static str,
-    /// How many the configuration has.
+    /// The number that the configuration has.
     pub count: usize,
-    /// How many are possible.
+    /// The most that there may be.
     pub most: usize,
 }
 

@@ -29,7 +29,7 @@ pub struct Class {
     pub lists: u64,
     /// The rules that deny them, in the order of [`Classes::fences`].
     pub denied: u16,
-    /// Their country; named only where a rule denies them.
+    /// The country of these addresses; named only where a rule denies them.
     pub country: Option<Country>,
 }
 
@@ -72,7 +72,7 @@ impl Classes {
             .unwrap_or_default()
     }
 
-    /// Is there nothing to enforce?
+    /// Whether no address has a class, so that there is nothing to enforce.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
@@ -81,11 +81,11 @@ impl Classes {
 /// What lists and geofence say about a flow's first packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClassVerdict {
-    /// Nothing: it passes.
+    /// No list and no rule denies the flow: it passes.
     Nothing,
-    /// This list denies it.
+    /// The list of this number denies the flow.
     Listed(usize),
-    /// This rule of the geofence denies it.
+    /// The rule of the geofence of this number denies the flow.
     GeoDenied(usize),
 }
 

@@ -12,12 +12,12 @@ use crate::{
 /// So many rules may an access list have.
 pub const MAX_RULES: usize = 64;
 
-/// What becomes of a client.
+/// A pool's answer to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// A real serves it.
+    /// The client is served by a real.
     Allow,
-    /// Its packets are dropped.
+    /// The client's packets are dropped.
     Deny,
 }
 
@@ -31,7 +31,7 @@ impl Access {
     }
 }
 
-/// Whom a rule is about.
+/// The clients that a rule covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// `203.0.113.0/24`
@@ -45,13 +45,13 @@ pub enum Who {
 /// `deny 203.0.113.0/24`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What becomes of them.
+    /// Whether these clients are served or denied.
     pub access: Access,
     /// The clients that the rule is about.
     pub who: Who,
 }
 
-/// Not a rule.
+/// The text is not a rule of an access list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is no rule")]
 pub struct NoRule;
@@ -88,7 +88,7 @@ impl fmt::Display for Rule {
 pub struct Acl {
     /// The first that fits decides.
     pub rules: Vec<Rule>,
-    /// What holds where none does.
+    /// The answer to clients that no rule covers.
     pub default: Access,
 }
 
@@ -96,7 +96,7 @@ pub struct Acl {
 /// hold. None holds another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exceptions {
-    /// What holds for all others.
+    /// The answer to clients in none of the networks.
     pub default: Access,
     /// Networks of IPv4, as numbers in host order.
     pub v4: Vec<(u32, u8)>,
@@ -105,12 +105,12 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
-    /// How many there are.
+    /// The number of networks of both families.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// What becomes of this client.
+    /// The answer to this client.
     pub fn access(&self, client: IpAddr) -> Access {
         // The networks are in the order of their first addresses.
         let is_other = match client {
@@ -259,7 +259,7 @@ fn is_there(place: &Place, selector: Selector) -> bool {
     }
 }
 
-/// Those whose place is one of `there`.
+/// Spans whose place is one of `there`.
 fn spans<'a, A: Number>(
     all: &'a [Span<A, u16>],
     there: &'a [bool],
@@ -341,7 +341,7 @@ mod tests {
         "list:other",
     ];
 
-    /// What the kernel finds in networks: is the address in one, of its own family?
+    /// Whether the kernel finds the address in the networks of its own family.
     fn has(exceptions: &Exceptions, addr: IpAddr) -> bool {
         match addr {
             IpAddr::V4(addr) => exceptions.v4.iter().any(|(first, len)| {

@@ -20,16 +20,16 @@
 /// A real that takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// What it is known by; different for each.
+    /// The real's name, different for each.
     pub name: &'a str,
-    /// Its share, of the sum of all; one with 0 takes no flow.
+    /// The real's share, of the sum of all; one with 0 takes no flow.
     pub weight: u32,
 }
 
 /// The claims of a real.
 struct Claims {
     member: usize,
-    /// Where it is in its sequence of slots.
+    /// The position in the real's sequence of slots.
     state: u64,
     /// When the next one is due, and how long after it the one behind that.
     time: u64,

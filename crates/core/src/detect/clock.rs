@@ -16,10 +16,11 @@ pub enum Age {
     /// Just now: without a stamp, or with one that is further off than
     /// [`STAMP_TOLERANCE`], it counts as now.
     Live,
-    /// Before reading began: it has the time of its stamp, and does not count
-    /// without one, or with one of the future.
+    /// The line was written before reading began: it has the time of its stamp, and does
+    /// not count without one, or with one of the future.
     Backlog,
-    /// Nobody knows: it has the time of its stamp; without one it is now.
+    /// The source cannot tell the age: the line has the time of its stamp; without one it
+    /// is now.
     #[default]
     Unknown,
 }

@@ -66,7 +66,7 @@ pub enum HeadError {
     Twice(&'static str),
     /// An optional part that does not begin with text.
     Optional,
-    /// There is nothing in it.
+    /// An empty head.
     Empty,
     /// Longer than 256 bytes.
     TooLong,

@@ -49,7 +49,7 @@ pub struct Definition {
     /// syslog's nor ISO 8601's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_format: Option<String>,
-    /// What counts as a failure; the first that fits is taken.
+    /// Patterns of failures; the first that fits a message is taken.
     pub patterns: Vec<PatternDefinition>,
     /// Messages that do not count although a pattern fits. They need one
     /// of `<addr>`, `<prefix>` and `<host>` as well.
@@ -64,8 +64,8 @@ pub struct Definition {
     /// programs that leave a client's line breaks as they are there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub syslog_only: bool,
-    /// Of the journal, only entries of root's processes count. (A jail's
-    /// `journal_match` that names a user goes before.)
+    /// In the journal, only entries of root's processes count. (A jail's `journal_match`
+    /// that names a user goes before.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub root_only: bool,
     /// Of a file, lines that have a time stamp and no tag do not count, and say
@@ -83,18 +83,18 @@ pub struct PatternDefinition {
     /// The pattern: fixed text with `<addr>`, `<prefix>` or `<host>`, `<port>`, `<user>`,
     /// `<user:word>`, `<text>`, `<word>`, `<number>`, `[optional]`, `(a|b)`.
     pub text: String,
-    /// It counts, and the next message of this connection that `completes`
-    /// the same label tells of the same attempt.
+    /// A label: the message counts, and the next message of this connection that
+    /// `completes` the same label tells of the same attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub announces: Option<String>,
-    /// It does not count when it completes an announced attempt.
+    /// A label: the message does not count when it completes an attempt announced by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completes: Option<String>,
-    /// It counts only where nothing of this connection has counted before.
+    /// The message counts only where nothing of its connection has counted before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unless_counted: bool,
-    /// It reads no message of more bytes: where the program cuts long ones, a
-    /// client's text can be made to end one.
+    /// The longest message that the pattern reads, in bytes: where the program cuts long
+    /// ones, a client's text can be made to end one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_length: Option<usize>,
 }
@@ -148,7 +148,7 @@ impl<'de> Deserialize<'de> for PatternDefinition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DefinitionError {
-    /// There is no pattern.
+    /// The filter has no pattern.
     NoPatterns,
     /// More than [`MAX_PATTERNS`] of one list.
     TooMany(usize),
@@ -182,7 +182,7 @@ pub enum DefinitionError {
         pattern: usize,
         /// The text of the pattern.
         text: String,
-        /// What is wrong.
+        /// The error in the pattern's text.
         error: TemplateError,
     },
     /// A pattern reads messages of another one with an address that a client wrote.
@@ -200,27 +200,27 @@ pub enum DefinitionError {
 pub struct Impersonation {
     /// The number of the pattern that reads them, from 0, and its text.
     pub reader: (usize, String),
-    /// Of the one whose messages they are.
+    /// The number and text of the pattern whose messages they are.
     pub writer: (usize, String),
     /// The field of the latter in which the client writes, such as `<text>`.
     pub field: &'static str,
-    /// What to do about it.
+    /// The change to the filter that prevents it.
     pub cure: Cure,
 }
 
 /// What makes a pattern leave another one's messages alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cure {
-    /// The other one stands before it.
+    /// The other pattern stands before this one.
     Order,
-    /// It reads no longer message than this either.
+    /// The pattern reads no longer message than this either.
     MaxLength(usize),
-    /// Both of that.
+    /// The other pattern stands before this one, which reads no longer message than this.
     OrderAndMaxLength(usize),
     /// The other one is written as several patterns without optional parts and choices,
     /// which read all of their messages, and these stand before it.
     Split,
-    /// None of that: fixed text that tells their messages apart.
+    /// No change of order or length helps: fixed text has to tell their messages apart.
     FixedText,
 }
 
@@ -465,7 +465,7 @@ impl Definition {
         }
     }
 
-    /// What patterns announce, each once.
+    /// The labels that patterns announce, each once.
     fn labels(&self) -> Result<Labels<'_>, DefinitionError> {
         let mut labels = Vec::new();
         for pattern in &self.patterns {

@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class(u8);
 
-/// All but blanks and tabs.
+/// Bytes of a word: all but blanks and tabs.
 pub(super) const WORD: Class = Class(1);
 pub(super) const DIGIT: Class = Class(2);
-/// Of an address or its zone.
+/// Bytes of an address or its zone.
 pub(super) const ADDRESS: Class = Class(4);
-/// The same, or of a prefix.
+/// Bytes of an address or a prefix.
 pub(super) const PREFIX: Class = Class(8);
 /// Where a host name or an address stands: also what no name has, so that it is
 /// refused and not passed over; what programs put around names ends it.
@@ -75,7 +75,7 @@ impl Class {
         other.unwrap_or(text.len())
     }
 
-    /// How many it ends with.
+    /// The number of bytes of this class that `text` ends with.
     pub fn trailing(self, text: &[u8]) -> usize {
         let other = text.iter().rposition(|b| !self.has(*b));
         text.len() - other.map_or(0, |at| at + 1)
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// As the standard library does.
+    /// The address that the standard library reads.
     fn expected(text: &str) -> Option<IpAddr> {
         let addr: IpAddr = text.parse().ok()?;
         Some(addr.to_canonical())

@@ -70,7 +70,7 @@ impl Head<'_> {
     }
 }
 
-/// Why a line has none.
+/// The reason why a line has no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHead {
     Stamp,
@@ -80,7 +80,7 @@ pub(crate) enum NoHead {
     SyslogDaemon,
 }
 
-/// What a line begins with.
+/// The beginning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineHead {
     /// A syslog daemon's head, with the tag of this program.
@@ -91,12 +91,12 @@ pub enum LineHead {
     SyslogDaemon,
     /// The same, and a tag that has blanks or was cut, behind a host's name.
     OddTag,
-    /// Neither: a program wrote it into a file of its own, or it is the rest of
-    /// a message that has a line break.
+    /// No head: a program wrote the line into a file of its own, or it is the rest of a
+    /// message that has a line break.
     None,
 }
 
-/// Whose line this is, as far as it says.
+/// The beginning of a line, as far as it can be read.
 fn line_head(line: &[u8]) -> LineHead {
     match split(line) {
         Ok(head) => {
@@ -225,7 +225,7 @@ fn is_of_a_syslog_daemon(behind_stamp: &[u8]) -> bool {
     says(text) || says(behind_host) || behind_level.is_some_and(|(_, rest)| says(rest))
 }
 
-/// What follows `<38>`.
+/// The rest of a line behind its priority, such as `<38>`.
 fn behind_priority(line: &[u8]) -> Option<&[u8]> {
     let rest = &line[1..];
     let digits = rest

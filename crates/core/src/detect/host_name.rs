@@ -12,7 +12,7 @@ const MAX_LABEL: usize = 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It is longer than [`MAX_HOST_NAME`].
+    /// The name is longer than [`MAX_HOST_NAME`].
     TooLong,
     /// No host has such a name.
     Malformed,
@@ -35,7 +35,7 @@ impl HostName {
         Ok(Self(text.to_ascii_lowercase().into()))
     }
 
-    /// It, without a dot at its end.
+    /// The name, without a dot at its end.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -32,7 +32,7 @@ const MOST_STATES: usize = 100_000;
 /// own a million; all of them, a second.
 const MOST_STEPS: usize = 20_000_000;
 
-/// Its messages can be read in more ways than are judged.
+/// The error that a pattern's messages can be read in more ways than are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooManyWays;
 
@@ -67,7 +67,7 @@ impl Suspect<'_> {
     }
 }
 
-/// Where both stand in a message.
+/// The positions of writer and reader in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct State {
     written: usize,
@@ -75,7 +75,7 @@ struct State {
     /// The reader's node whose field has taken all that it can; the next byte is
     /// not one of those.
     left: Option<usize>,
-    /// Whose bytes of a client's have been read as the address.
+    /// The client's field whose bytes have been read as the address.
     taken_in: Option<ClientField>,
 }
 
@@ -96,7 +96,8 @@ impl Judge {
         self.taken_in(&automaton, &automaton)
     }
 
-    /// The same of the messages of another one.
+    /// The field of a client's in messages of `writer` that `reader` can read as its
+    /// address.
     pub fn pair(
         &mut self,
         reader: &Suspect<'_>,

@@ -125,7 +125,7 @@ impl JournalMatch {
         Self(sets)
     }
 
-    /// Nothing is said.
+    /// Whether no field is named.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -142,7 +142,7 @@ impl JournalMatch {
     }
 }
 
-/// As it is written.
+/// The sets in the form of the configuration.
 impl fmt::Display for JournalMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, set) in self.0.iter().enumerate() {

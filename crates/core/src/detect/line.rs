@@ -28,7 +28,7 @@ impl<'a> From<Record<'a>> for Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// As its source delivered it.
+    /// The record as its source delivered it.
     pub fn record(&self) -> &Record<'a> {
         &self.record
     }

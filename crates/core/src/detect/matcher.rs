@@ -21,10 +21,10 @@ pub(super) struct Matcher {
     emptied: Option<Box<Matcher>>,
 }
 
-/// What a match found; texts are parts of the line.
+/// The fields that a match found; texts are parts of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Captures<'a> {
-    /// Who, or why what stands there cannot be counted.
+    /// The address, prefix or name that failed, or the reason why it cannot be counted.
     pub offender: Option<Result<Named<'a>, Refused>>,
     pub port: Option<u16>,
     pub user: Option<&'a [u8]>,
@@ -92,12 +92,12 @@ impl Matcher {
         self.free.is_some() && self.behind.is_empty()
     }
 
-    /// Has it a field that takes a prefix?
+    /// Whether the pattern has a field that takes a prefix.
     pub fn names_prefixes(&self) -> bool {
         self.has_form(AddrForm::Prefix)
     }
 
-    /// Has it a field that takes a host name?
+    /// Whether the pattern has a field that takes a host name.
     pub fn names_hosts(&self) -> bool {
         self.has_form(AddrForm::Host)
     }
@@ -174,9 +174,9 @@ pub(super) struct Reach<'p> {
     pub start: usize,
     /// … and from the end back to here.
     pub end: usize,
-    /// What it wanted there; `None` where the line should have ended.
+    /// The element that comes next in the pattern; `None` where the line should have ended.
     wanted: Option<&'p Element>,
-    /// At `end`, not at `start`.
+    /// Whether the matcher stopped at `end`, not at `start`.
     pub backwards: bool,
 }
 
@@ -195,7 +195,7 @@ impl Reach<'_> {
     }
 }
 
-/// Whom a text names; `None`: it has not this form.
+/// The address, prefix or name that a text is; `None`: it has not this form.
 fn named(form: AddrForm, text: &[u8]) -> Option<Result<Named<'_>, Refused>> {
     match form {
         AddrForm::Addr => Some(Ok(Named::Addr(fields::address(text)?))),

@@ -17,10 +17,11 @@ const CONNECTION_SECONDS: i64 = 600;
 /// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bond {
-    /// It counts, and what completes this tells of the same attempt.
+    /// Labels that a message announces: it counts, and what completes them tells of the
+    /// same attempt.
     pub announces: u8,
     pub completes: u8,
-    /// It counts only where nothing has counted before.
+    /// Whether the message counts only where nothing of its connection has counted before.
     pub unless_counted: bool,
 }
 

@@ -14,23 +14,23 @@ const SHOWN: usize = 60;
 pub enum Miss {
     /// No stamp of a known form begins it.
     NoStamp,
-    /// It has not the head that the filter declares.
+    /// The line has not the head that the filter declares.
     NoDeclaredHead {
-        /// What fits of it.
+        /// The part of the head that fits.
         read: String,
-        /// What the head wants next.
+        /// The part that the head wants next.
         wanted: String,
     },
-    /// Its stamp is not followed by a host and a tag.
+    /// The line's stamp is not followed by a host and a tag.
     NoTag,
     /// A syslog daemon says it about itself.
     SyslogDaemon,
-    /// Its tag is not one of the filter's.
+    /// The line's tag is not one of the filter's.
     OtherProgram {
-        /// Whose it is.
+        /// The tag of the program that wrote the line.
         tag: String,
     },
-    /// It has a syslog head, and the filter has no identifiers.
+    /// The line has a syslog head, and the filter has no identifiers.
     HeadNotRead {
         /// The program that its tag names.
         tag: String,
@@ -39,29 +39,29 @@ pub enum Miss {
     },
     /// No pattern fits its message.
     NoPattern {
-        /// The one that came furthest, from 0.
+        /// The number of the pattern that came furthest, from 0.
         pattern: usize,
-        /// What it read of the message, from the side where it stopped.
+        /// The text that this pattern read of the message, from the side where it stopped.
         read: String,
-        /// It reads from the end there.
+        /// Whether it stopped while reading from the end of the message.
         backwards: bool,
-        /// What it wanted next.
+        /// The part that the pattern wants next.
         wanted: String,
     },
     /// A pattern fits, and reads no message of that length (`max_length`), or
     /// the line was cut.
     TooLong {
-        /// Which, from 0.
+        /// The number of that pattern, from 0.
         pattern: usize,
     },
-    /// `ignore` names it.
+    /// An `ignore` pattern fits the message.
     Ignored {
-        /// Which one of them, from 0.
+        /// The number of that `ignore` pattern, from 0.
         ignore: usize,
     },
     /// A pattern fits, and what it names cannot be counted.
     Refused(Refused),
-    /// Nobody knows when it was written.
+    /// The time of the line is unknown.
     NoTime,
     /// A pattern fits; its attempt has counted by another line.
     Counted,

@@ -61,17 +61,17 @@ pub const MAX_USER: usize = 64;
 pub struct Record<'a> {
     /// The bytes; any bytes.
     pub line: &'a [u8],
-    /// When it was logged, where the source knows (journal, ring): for lines
+    /// The time of the log entry, where the source knows it (journal, ring): for lines
     /// without a stamp of their own; where nobody knows, it was now.
     pub time: Option<Timestamp>,
     /// The line is the message alone, without stamp, host and tag; the source
     /// has made sure which program wrote it.
     pub message_only: bool,
-    /// When it was written, as far as the source knows.
+    /// The age of the line, as far as the source knows.
     pub age: Age,
     /// Which file or segment it is from: the lines of one come in order.
     pub stream: u64,
-    /// Who wrote it, where the source knows.
+    /// The process that wrote the line, where the source knows.
     pub writer: Writer,
     /// What the program that wrote an entry of the journal calls itself, which anybody
     /// may choose.
@@ -81,7 +81,7 @@ pub struct Record<'a> {
 /// What the journal notes of the process that wrote an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
-    /// Its process number.
+    /// The process id.
     pub pid: Option<u32>,
     /// The user it ran as.
     pub uid: Option<u32>,
@@ -104,14 +104,14 @@ pub struct Context<'a> {
 pub struct Finding {
     /// The address, prefix or host name that failed.
     pub offender: Offender,
-    /// When, by the record.
+    /// The time of the attempt, by the record.
     pub time: Timestamp,
-    /// By which clock.
+    /// The clock that gave this time.
     pub clock: Clock,
     /// The user name that was tried: the attacker's text, at most [`MAX_USER`]
     /// bytes, invalid UTF-8 replaced. Escape it when printing.
     pub user: Option<String>,
-    /// How often: more than one where syslog joined equal lines.
+    /// The number of attempts: more than one where syslog joined equal lines.
     pub attempts: u32,
     /// Which pattern of the filter, counted from 0.
     pub pattern: usize,

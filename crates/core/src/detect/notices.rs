@@ -37,9 +37,9 @@ pub struct Notices {
 /// A line for which others do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadlessLine {
-    /// It lacks the tag only.
+    /// Whether the line has a stamp and lacks only the tag.
     pub has_stamp: bool,
-    /// Its beginning, as it was.
+    /// The beginning of the line, as it was read.
     pub text: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ struct Hosts {
     known: HashSet<Box<[u8]>>,
 }
 
-/// More are not remembered: then all are learnt anew.
+/// The most hosts that are remembered: then all are learnt anew.
 const MAX_HOSTS: usize = 1024;
 
 impl Headless {
@@ -226,7 +226,7 @@ pub(super) fn rate_limited<'a>(
     }
 }
 
-/// What journald says it has dropped: how many messages, and of which unit.
+/// Messages that journald says it has dropped: their number, and the unit.
 pub fn suppressed(message: &[u8]) -> Option<(u64, &[u8])> {
     let mut words = message.strip_prefix(b"Suppressed ")?.split(|b| *b == b' ');
     Some((number(words.next()?)?, words.next_back()?))

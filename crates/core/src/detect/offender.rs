@@ -15,7 +15,7 @@ use crate::Prefix;
 /// is a person's to make, not a line's.
 pub const WIDEST_PREFIX: [u8; 2] = [16, 32];
 
-/// Whom a finding names.
+/// The address, prefix or host that a finding names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offender {
     /// An address; IPv4-mapped IPv6 is IPv4, a zone is cut off.
@@ -28,7 +28,7 @@ pub enum Offender {
 }
 
 impl Offender {
-    /// All of it; `None` where only a name is known.
+    /// The addresses as a prefix; `None` where only a name is known.
     pub fn prefix(&self) -> Option<Prefix> {
         match self {
             Self::Addr(addr) => Some(Prefix::host(*addr)),
@@ -38,12 +38,12 @@ impl Offender {
     }
 }
 
-/// The same, as a part of its line.
+/// The address, prefix or host that a finding names, as a part of its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
     Addr(IpAddr),
     Prefix(Prefix),
-    /// It has been checked.
+    /// A host name that has been checked.
     Name(&'a [u8]),
 }
 

@@ -38,15 +38,15 @@ pub(super) enum HeadRule {
     Stamp,
     /// A syslog daemon's head.
     Syslog {
-        /// Those of programs with one of these tags.
+        /// Lines of programs with one of these tags.
         tags: Vec<Box<str>>,
         /// A line with a stamp and no tag says nothing about those behind it.
         allow_untagged: bool,
     },
-    /// What the filter says.
+    /// Lines with the head that the filter declares.
     Declared {
         head: DeclaredHead,
-        /// Those of programs with one of these tags; none: everybody's.
+        /// Lines of programs with one of these tags; none: of every program.
         tags: Vec<Box<str>>,
     },
 }
@@ -54,9 +54,10 @@ pub(super) enum HeadRule {
 /// Which entries of the journal are believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trust {
-    /// None of standard output, where a client's line break begins another entry.
+    /// Whether entries of standard output are refused, where a client's line break begins
+    /// another entry.
     pub syslog_only: bool,
-    /// Those of root's processes only.
+    /// Whether entries of root's processes alone are believed.
     pub root_only: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Trust {
 pub(super) struct Rule {
     pub matcher: Matcher,
     pub bond: Bond,
-    /// It reads no message of more bytes.
+    /// The longest message that the pattern reads, in bytes.
     pub max_length: usize,
 }
 
@@ -73,9 +74,9 @@ enum NotRead<'l, 'a> {
     NoHead(NoHead),
     /// The record is another program's.
     Other(&'l Head<'a>),
-    /// It has not the declared head.
+    /// A line without the declared head.
     NoDeclaredHead,
-    /// It has, and another program's tag.
+    /// A line with the declared head and another program's tag.
     OtherTag(&'a [u8]),
 }
 
@@ -132,7 +133,7 @@ impl Program {
         &self.journal_match
     }
 
-    /// What one record tells; `None` when it tells of no failure.
+    /// Reads one record; `None` when it tells of no failure.
     pub fn read(
         &self,
         state: &mut ProgramState,
@@ -142,7 +143,7 @@ impl Program {
         self.read_line(state, &Line::from(*record), context)
     }
 
-    /// The same of a record that other programs read as well.
+    /// Reads a record that other programs read as well; `None` when it tells of no failure.
     pub fn read_line(
         &self,
         state: &mut ProgramState,
@@ -464,10 +465,10 @@ struct Trimmed<'a> {
     /// How many attempts the message stands for.
     attempts: u32,
     text: &'a [u8],
-    /// With the blanks: a client can write some where its program, or a syslog daemon,
-    /// cuts the message.
+    /// Bytes of the message with the blanks: a client can write some where its program, or
+    /// a syslog daemon, cuts the message.
     length: usize,
-    /// Its end may be where rsyslog has cut it.
+    /// Whether the end may be where rsyslog has cut the message.
     may_be_cut: bool,
 }
 
@@ -541,8 +542,8 @@ impl ProgramState {
         self.notices.refused += 1;
     }
 
-    /// The same for the same log, opened anew: its connections, and the lines that do
-    /// not count yet.
+    /// The state for the same log, opened anew: its connections, and the lines that do not
+    /// count yet.
     pub fn reopened(&self) -> Self {
         let mut headless = self.headless.clone();
         headless.reopen();

@@ -41,9 +41,9 @@ pub(super) enum Element {
 /// A literal byte beside an address that could also be part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Neighbour {
-    /// It is in every message.
+    /// A byte that is in every message.
     Always(u8),
-    /// It is where an optional part is not, or is.
+    /// A byte that an optional part brings or takes away.
     Perhaps(u8),
 }
 
@@ -105,7 +105,7 @@ impl From<Free> for ClientField {
 }
 
 impl ClientField {
-    /// As it is written.
+    /// The field as written in a pattern.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "<user>",
@@ -131,7 +131,7 @@ pub enum TemplateError {
     NoAddr,
     /// More than one of `<addr>`, `<prefix>` and `<host>`.
     TwoAddrs,
-    /// More than one free text.
+    /// A second free text.
     TwoFree,
     /// A client's text on both sides of `<addr>`.
     ClientTextAround {
@@ -150,12 +150,12 @@ pub enum TemplateError {
     TakenByField {
         /// The field, such as `<word>`.
         field: String,
-        /// What stands there.
+        /// The text or field beside it.
         text: String,
     },
     /// Text with a blank where a message begins or ends.
     BlankAtEnd(String),
-    /// It can be read in more ways than are judged.
+    /// The pattern can be read in more ways than are judged.
     TooManyWays,
     /// A free text inside an optional part.
     FreeInOptional,
@@ -271,7 +271,7 @@ impl Template {
         client_text(&self.elements)
     }
 
-    /// Does it end with free text?
+    /// Whether the pattern ends with free text.
     pub fn is_open_ended(&self) -> bool {
         matches!(self.elements.last(), Some(Element::Free(_)))
     }
@@ -373,7 +373,7 @@ fn instead_of(part: &str) -> &'static str {
     }
 }
 
-/// The same, to be taken as it stands.
+/// The part with a backslash, so that it is taken as it stands.
 fn literal(part: &str) -> String {
     match part.strip_prefix([']', ')', '>']) {
         Some(repetition) => format!("{}\\{repetition}", &part[..1]),
@@ -455,7 +455,7 @@ fn parse_sequence(chars: &mut Chars<'_>, depth: u8) -> Result<Vec<Element>, Temp
     Ok(elements)
 }
 
-/// Its neighbours are not known yet.
+/// An element for the address, whose neighbours are not known yet.
 fn addr(form: AddrForm) -> Element {
     Element::Addr {
         form,
@@ -698,7 +698,7 @@ mod tests {
         }
     }
 
-    /// Nor would such a text of a choice.
+    /// A choice is refused if a text of it has a byte that an address takes.
     #[test]
     fn a_choice_that_an_address_would_take_is_refused() {
         for (pattern, byte) in [

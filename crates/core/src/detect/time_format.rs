@@ -35,7 +35,7 @@ enum Item {
 pub enum TimeFormatError {
     /// `%` and something else than a known letter.
     Unknown(String),
-    /// It does not name a time: this is missing, or is there twice.
+    /// No time is named: this letter is missing, or is there twice.
     Incomplete(&'static str),
     /// A zone, and no year: the year is guessed by the jail's zone.
     ZoneWithoutYear,

@@ -22,7 +22,7 @@ pub(crate) enum Stamp<'a> {
     Bsd(&'a [u8], &'a [u8]),
     /// `2026-11-21T04:33:07`, 19 bytes; then fraction and zone, if any.
     Iso(&'a [u8], &'a [u8]),
-    /// Of a form that a filter declares.
+    /// A stamp of a form that a filter declares.
     Declared(StampFields),
 }
 

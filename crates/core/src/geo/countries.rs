@@ -8,7 +8,7 @@ use super::{
     Country,
 };
 
-/// All of them, by code.
+/// All countries, by code.
 const COUNTRIES: [(&str, Continent, &str); 251] = [
     ("AD", Eu, "Andorra"),
     ("AE", As, "United Arab Emirates"),
@@ -283,7 +283,7 @@ fn entry(country: Country) -> Option<&'static (&'static str, Continent, &'static
 }
 
 impl Country {
-    /// Its English name; `None` if no country has this code.
+    /// The country's English name; `None` if no country has this code.
     pub fn name(self) -> Option<&'static str> {
         entry(self).map(|(.., name)| *name)
     }
@@ -296,7 +296,7 @@ impl Country {
     /// The countries that somebody who wrote `text` may have meant, with their
     /// names: by name, by a code that is not ISO's, or by one letter of two.
     pub fn near(text: &str) -> Vec<(Country, &'static str)> {
-        /// More are no help.
+        /// The most suggestions: more are no help.
         const MOST: usize = 5;
         let wanted = text.trim().to_uppercase();
         let meant = MEANT.iter().find(|(typed, _)| *typed == wanted);

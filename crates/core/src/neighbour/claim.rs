@@ -23,27 +23,28 @@ const QUIET: Duration = Duration::from_secs(60);
 /// So long no announcement answers another one (DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What is to be done.
+/// The next step of a claim, for the caller to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Ask whether somebody has it.
     Probe,
-    /// Nobody has: take it. Announcements follow.
+    /// Take the address, for nobody has it. Announcements follow.
     Take,
-    /// Say where it is.
+    /// Announce the link-layer address of this host.
     Announce,
 }
 
-/// How it stands with the address.
+/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is asked for.
+    /// Probing: the network is asked whether somebody has the address.
     Probing,
-    /// It is not taken, for this one has it.
+    /// Refused: the host of this link-layer address has it.
     Refused(Mac),
-    /// It is taken.
+    /// Held: this host has the address.
     Held,
-    /// It is taken, and this one says that he has it.
+    /// Contested: this host has the address, and the host of this link-layer address says
+    /// that it has it.
     Contested(Mac),
 }
 
@@ -62,7 +63,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// It is asked for first.
+    /// A claim that first asks whether somebody has the address.
     pub fn probing(now: Duration) -> Self {
         Self {
             standing: Standing::Probing,
@@ -75,7 +76,7 @@ impl Claim {
         }
     }
 
-    /// It is taken already, and announced.
+    /// A claim to an address that this host holds already; it is announced.
     pub fn held(now: Duration) -> Self {
         let mut claim = Self::probing(now);
         claim.hold(now);
@@ -88,17 +89,17 @@ impl Claim {
         self.announce(now);
     }
 
-    /// It is announced anew: others may have heard otherwise.
+    /// Announces the address anew: others may have heard otherwise.
     pub fn announce(&mut self, now: Duration) {
         (self.left, self.next) = (ANNOUNCEMENTS, Some(now));
     }
 
-    /// How it stands.
+    /// The state of the claim.
     pub fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Is it taken?
+    /// Whether this host holds the address, contested or not.
     pub fn is_held(&self) -> bool {
         matches!(self.standing, Standing::Held | Standing::Contested(_))
     }
@@ -108,7 +109,7 @@ impl Claim {
         self.conflicts
     }
 
-    /// When it is to be looked at next; none: when something is heard.
+    /// The time at which the claim is to be looked at next; none: when something is heard.
     pub fn next(&self) -> Option<Duration> {
         self.next
     }

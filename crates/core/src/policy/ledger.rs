@@ -43,22 +43,22 @@ use crate::{Ban, BanSource, BanTarget, Prefix, Until};
 
 const SHARDS: usize = 16;
 
-/// What became of a finding.
+/// The ledger's answer to a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Outcome {
-    /// It does not count, and why.
+    /// The finding does not count, for this reason.
     Ignored(Ignored),
-    /// It happened longer than `find_time` ago.
+    /// The finding happened longer than `find_time` ago.
     TooOld,
-    /// It is counted, and is not enough for a ban.
+    /// The finding counts, and is not enough for a ban.
     Counted {
         /// Failures of this subject within `find_time`.
         failures: u32,
-        /// How many make a ban.
+        /// The number of failures that make a ban.
         of: u32,
     },
-    /// It was the last one: ban.
+    /// The finding was the last one that a ban takes; this is the ban.
     Ban(Ban),
 }
 
@@ -70,9 +70,9 @@ pub enum Ignored {
     Listed(Prefix),
     /// The address can never be banned, with the reason.
     Unbannable(String),
-    /// It happened before the subject's last ban by this jail: a late line.
+    /// The finding happened before the subject's last ban by this jail: a late line.
     BeforeBan,
-    /// It names a host, and this ledger counts addresses.
+    /// The finding names a host, and this ledger counts addresses.
     HostName,
     /// There is no jail of this number.
     NoSuchJail,
@@ -81,9 +81,9 @@ pub enum Ignored {
 /// One counted failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// When it happened, by the record.
+    /// The time of the failure, by the record.
     pub time: Timestamp,
-    /// How often at once.
+    /// The number of attempts at once.
     pub attempts: u32,
     /// The line, as far as it is still kept.
     pub line: String,
@@ -97,7 +97,7 @@ pub struct Tracked {
     pub jail: String,
     /// The addresses whose failures these are.
     pub subject: BanTarget,
-    /// Its failures, oldest first.
+    /// The subject's failures, oldest first.
     pub failures: Vec<Failure>,
 }
 
@@ -140,7 +140,7 @@ struct Counters {
 
 #[derive(Debug)]
 struct Shard {
-    /// By number of the jail.
+    /// The books of each jail, by the jail's number.
     jails: Vec<Books>,
     evidence: Evidence,
 }

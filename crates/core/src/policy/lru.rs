@@ -27,7 +27,7 @@ pub(super) struct Hashed {
 pub(super) struct Lru<T> {
     index: HashTable<u32>,
     nodes: Vec<Node<T>>,
-    /// Of the nodes, by the same numbers.
+    /// Links of the nodes, by the same numbers.
     links: Vec<Link>,
     free: Vec<u32>,
     oldest: u32,

@@ -23,12 +23,12 @@ pub const MAX_EVIDENCE: usize = 512;
 /// The most failures that a jail may wait for: the ledger keeps the time of each.
 pub const MAX_RETRY: u32 = 1000;
 
-/// How long a ban lasts.
+/// The length of a ban.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum BanTime {
-    /// For this long, from the decision on.
+    /// A fixed time from the decision on.
     For(Duration),
-    /// Until somebody lifts it; written `never`.
+    /// No end until somebody lifts the ban; written `never`.
     Never,
 }
 
@@ -85,9 +85,8 @@ pub struct JailLimits {
     pub ban_time: BanTime,
     /// Longer bans for those who return.
     pub increment: Option<Increment>,
-    /// The same as a table: how long a ban lasts by the number of bans before it, the
-    /// last one for all further ones. Where it is not empty, it goes before `ban_time`
-    /// and `increment`.
+    /// The lengths of bans as a table, by the number of bans before; the last one holds for
+    /// all further bans. Where it is not empty, it goes before `ban_time` and `increment`.
     pub ban_times: Vec<BanTime>,
     /// A ban by `ban_times` of somebody who was banned before lasts up to so much longer, by
     /// chance: nobody can tell when it ends.
@@ -149,13 +148,14 @@ impl JailLimits {
 /// known here.
 #[derive(Clone, Debug)]
 pub struct Jail {
-    /// Its name, which says the ban's producer ([`crate::BanSource::of_ledger_name`]).
+    /// The jail's name, which says the ban's producer
+    /// ([`crate::BanSource::of_ledger_name`]).
     pub name: String,
-    /// When it bans, and for how long.
+    /// The limits at which the jail bans, and the length of its bans.
     pub limits: JailLimits,
-    /// Which ports its bans cover.
+    /// The ports that its bans cover.
     pub scope: PortSet,
-    /// What its bans do to packets.
+    /// Whether packets of its bans are dropped or rejected.
     pub action: Action,
     /// Addresses whose failures it does not count.
     pub ignore: PrefixSet,

@@ -13,13 +13,13 @@ pub struct Offence {
     pub jail: String,
     /// The addresses that were banned.
     pub subject: BanTarget,
-    /// How many bans there were.
+    /// The number of past bans.
     pub offences: u32,
-    /// When the last one was decided.
+    /// The time at which the last ban was decided.
     pub last: Timestamp,
 }
 
-/// The same inside the ledger.
+/// The past bans of a subject inside the ledger.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PastOffences {
     pub offences: u32,

@@ -116,16 +116,16 @@ pub struct ClassStatus {
 pub struct Listing {
     /// The name of the list.
     pub list: String,
-    /// Where it is from.
+    /// The URL, file or service that the list is from.
     pub source: String,
-    /// What being on it means: `deny` or `allow`.
+    /// The action of the list: `deny` or `allow`.
     pub action: &'static str,
     /// The entry of the list that holds the address.
     pub prefix: Prefix,
 }
 
 impl ClassSync {
-    /// None in force yet; from these, for this backend.
+    /// No classes in force yet; from these lists and this database, for this backend.
     pub fn new(backend: Arc<dyn Backend>, lists: Lists, geography: Arc<GeoService>) -> Self {
         Self {
             backend,
@@ -168,7 +168,7 @@ impl ClassSync {
         self.apply(&alone, fences())
     }
 
-    /// The same by rules that are not in force yet.
+    /// Puts the classes of the current lists and of `fences` into force, which are not yet.
     pub fn apply(&self, _alone: &MutexGuard<'_, ()>, fences: Vec<Fence>) -> Result<(), ClassError> {
         let (inputs, geo_table) = self.inputs(fences);
         let known = self.state().made_of.clone();

@@ -32,7 +32,7 @@ use config::Lockout;
 pub struct Exemptions {
     set: PrefixSet,
     reasons: BTreeMap<Prefix, String>,
-    /// Those of these that allow are in the set as well.
+    /// All lists in force; those that allow are in the set as well.
     lists: Arc<Vec<CurrentList>>,
     /// Except for this one and those behind it: there is no room for them.
     overfull: Option<String>,
@@ -77,8 +77,8 @@ impl Exemptions {
         self
     }
 
-    /// Those that no list has brought: this host's own, the configuration's,
-    /// the administrator's.
+    /// Exempt prefixes that no list has brought: this host's own, the configuration's, the
+    /// administrator's.
     pub fn own(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.reasons.keys().copied()
     }
@@ -88,7 +88,7 @@ impl Exemptions {
         self.overfull.as_deref()
     }
 
-    /// The same exemptions, in the words of `self.reasons` and `lists`?
+    /// Whether the exemptions are made from these reasons and lists.
     fn is_from(&self, reasons: &Self, lists: &Arc<Vec<CurrentList>>) -> bool {
         self.reasons == reasons.reasons && Arc::ptr_eq(&self.lists, lists)
     }
@@ -126,7 +126,7 @@ impl Exemptions {
         Some(Exemption { prefix, reason })
     }
 
-    /// All of them in order.
+    /// All exempt prefixes, in order.
     pub fn list(&self) -> Vec<Exemption> {
         self.set.iter().filter_map(|p| self.named(p)).collect()
     }
@@ -139,7 +139,7 @@ pub struct Exempt {
 }
 
 impl Exempt {
-    /// Those of now.
+    /// The exemptions in force now.
     pub fn current(&self) -> Arc<Exemptions> {
         self.current
             .read()
@@ -200,8 +200,8 @@ pub struct Collector {
     host: Host,
 }
 
-/// Who belongs to this host, as last read: what cannot be read now (for want of
-/// descriptors, say) is as it was.
+/// The host's addresses, gateways and resolvers, as last read: what cannot be read now (for
+/// want of descriptors, say) is as it was.
 #[derive(Default)]
 struct Host {
     own: Vec<(String, IpAddr)>,

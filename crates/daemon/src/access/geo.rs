@@ -27,8 +27,8 @@ use weir_sources::geo::unheard_of;
 use crate::{access::geofence::GeofenceConfig, threads};
 use databases::Opened;
 
-/// What the daemon knows about places. No GeoTable is held while no geofence is
-/// configured: it has some 15 MB.
+/// The country and system of addresses, as the databases have them. No GeoTable is held
+/// while no geofence is configured: it has some 15 MB.
 pub struct GeoService {
     current: RwLock<Option<Arc<GeoTable>>>,
     changes: AtomicU64,
@@ -55,12 +55,12 @@ struct Looker {
     unheard: u32,
 }
 
-/// Of looks, one a second.
+/// Attempts, one a second, before a silent thread is reported.
 const PATIENCE: u32 = 60;
 /// A start or a reload waits so long for a database; a large one takes seconds.
 const READ_WITHIN: Duration = Duration::from_secs(20);
 
-/// What the configuration asks for.
+/// The databases, systems and countries that the configuration needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     countries: Option<PathBuf>,
@@ -91,7 +91,7 @@ impl Wanted {
     }
 }
 
-/// One of the two databases.
+/// One of the two databases, with the file's state when it was read.
 #[derive(Default)]
 struct Part {
     good: Option<Good>,
@@ -106,7 +106,8 @@ struct Good {
     about: DatabaseInfo,
 }
 
-/// What changes with a file's content; `None`: there is no file.
+/// Device, inode, size and time of a file, which change with its content; `None`: there is
+/// no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp(Option<(u64, u64, u64, i64, i64)>);
 
@@ -122,7 +123,7 @@ const COUNTRIES: &str = "geofence-database";
 const SYSTEMS: &str = "geofence-asn-database";
 const FILE_SYSTEM: &str = "geofence-file-system";
 
-/// What a thread brings back; `None`: that file was not read.
+/// The database that a thread has read; `None`: that file was not read.
 type Read = Option<Result<Good, String>>;
 
 impl Part {
@@ -264,7 +265,7 @@ impl GeoService {
         }
     }
 
-    /// What is known now; `None` while no geofence is configured.
+    /// The table in force; `None` while no geofence is configured.
     pub fn geo_table(&self) -> Option<Arc<GeoTable>> {
         self.current
             .read()
@@ -272,7 +273,8 @@ impl GeoService {
             .clone()
     }
 
-    /// Another number than before: [`Self::geo_table`] may have another answer.
+    /// A counter of changes: with another number than before, [`Self::geo_table`] may have
+    /// another answer.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

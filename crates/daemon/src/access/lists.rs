@@ -31,14 +31,14 @@ use refresher::Refresher;
 /// of a whole one.
 const AT_ONCE: usize = 8;
 
-/// What one list holds now.
+/// The content of one list in force.
 #[derive(Debug, Clone)]
 pub struct CurrentList {
     /// The list's name.
     pub name: String,
-    /// Where it is from, for messages.
+    /// The URL, file or service that the list is from, for messages.
     pub source: String,
-    /// What being on it means.
+    /// Whether addresses of the list are denied or allowed.
     pub action: ListAction,
     /// The ports that a denied address may not use.
     pub scope: PortSet,
@@ -61,7 +61,7 @@ impl CurrentList {
         self.covering(Prefix::host(addr))
     }
 
-    /// The same list with the same prefixes?
+    /// Whether it is the same list with the same prefixes.
     fn is_same(&self, other: &Self) -> bool {
         self.name == other.name
             && self.source == other.source
@@ -80,18 +80,18 @@ pub struct NoSuchList {
     known: String,
 }
 
-/// All lists; a handle, clones are the same.
+/// All lists, as a handle: clones are the same lists.
 #[derive(Clone)]
 pub struct Lists(Arc<Shared>);
 
-/// What the lists' threads share.
+/// The state that the lists' threads share.
 struct Shared {
     cache: Cache,
     alerts: Arc<Alerts>,
     state: Mutex<State>,
     /// Something in `state` is different.
     news: Condvar,
-    /// How many are at work.
+    /// The number of threads that refresh a list now.
     at_work: Mutex<usize>,
     turn: Condvar,
 }
@@ -222,12 +222,12 @@ impl Lists {
         }
     }
 
-    /// What they hold now, in the order of the configuration; replaced whole.
+    /// The content of all lists now, in the order of the configuration; replaced whole.
     pub fn current(&self) -> Arc<Vec<CurrentList>> {
         self.0.state().current.clone()
     }
 
-    /// How often [`current`](Self::current) has changed.
+    /// The number of changes of [`current`](Self::current) so far.
     pub fn changes(&self) -> u64 {
         self.0.state().changes
     }
@@ -290,8 +290,8 @@ impl Lists {
             .collect()
     }
 
-    /// No more refreshes; a download that runs ends with the process. What the
-    /// copies on disk do not say yet is written.
+    /// Ends all refreshes; a download that runs ends with the process. What the copies on
+    /// disk do not say yet is written.
     pub fn stop(&self) {
         let refreshers = self.0.state().refreshers.clone();
         for refresher in &refreshers {

@@ -50,7 +50,7 @@ const READS_WITHIN: Duration = Duration::from_secs(10);
 /// No request but a stream of events takes longer, whatever the client does.
 const OVER_WITHIN: Duration = Duration::from_secs(120);
 
-/// What a connection is at.
+/// The states of a connection: no request yet, a request under way, a stream of events.
 const SILENT: u8 = 0;
 const ASKED: u8 = 1;
 const STREAMS: u8 = 2;
@@ -82,12 +82,12 @@ impl Slot {
     }
 }
 
-/// All connections that are open.
+/// All open connections.
 pub(super) struct Connections {
     router: Router,
     places: Places,
     room: Arc<Semaphore>,
-    /// Those that may still be silent, oldest first.
+    /// Connections that may still be silent, oldest first.
     silent: VecDeque<(Arc<Slot>, AbortHandle)>,
 }
 

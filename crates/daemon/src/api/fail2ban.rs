@@ -25,7 +25,7 @@ use crate::{
     service::{ListedBan, Refusal},
 };
 
-/// What `version` says: programs ask whether it is at least one of Fail2ban's.
+/// The answer to `version`: programs ask whether it is at least one of Fail2ban's.
 const VERSION: &str = concat!("1.1.1+weir", env!("CARGO_PKG_VERSION"));
 /// How Fail2ban writes a permanent ban, in seconds.
 const PERMANENT: i64 = -1;
@@ -79,7 +79,7 @@ enum Unanswered {
     /// Fail2ban's clients know this error by its class.
     #[error("there is no jail {0:?}")]
     UnknownJail(String),
-    /// Any other refusal, in words.
+    /// A refusal for any other reason, in words.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
@@ -307,7 +307,7 @@ fn get(
     }
 }
 
-/// What the jail's filter looks for.
+/// The failures that the jail's filter looks for.
 fn patterns(config: &Config, jail: &JailConfig) -> Vec<String> {
     if let Some(filter) = &jail.fail2ban {
         return filter.expressions().map(str::to_owned).collect();
@@ -379,7 +379,7 @@ fn short(words: &[&str]) -> String {
     escaped(&words.join(" "))
 }
 
-/// Whom the jail bans when it bans this address: of IPv6 its network. A prefix is itself.
+/// The target of the jail's ban of this address: of IPv6 its network. A prefix is itself.
 fn target(jail: &JailConfig, subject: &str) -> Result<BanTarget, Unanswered> {
     let prefix: Prefix = subject.parse().map_err(Refusal::from)?;
     let counted = match prefix.addr() {

@@ -21,7 +21,7 @@ const QUESTIONS: usize = 64;
 const LISTINGS: usize = 16;
 /// Event streams, which end when the client does.
 const STREAMS: usize = 32;
-/// All of them.
+/// The number of connections of all kinds at once.
 pub(super) const ALL: usize = COMMANDS + QUESTIONS + LISTINGS + STREAMS;
 
 /// A million bans take 50 MB while they are listed, for as long as the client
@@ -35,7 +35,7 @@ pub const THREADS: usize = LISTINGS_RUNNING + QUESTIONS_RUNNING + COMMANDS_RUNNI
 /// A request that still waits to run after this time is refused.
 const RUNS_WITHIN: Duration = Duration::from_secs(20);
 
-/// What a request asks for.
+/// The kind of a request, by which it takes a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Command,
@@ -73,7 +73,7 @@ impl Class {
     }
 }
 
-/// All places. Clones share them.
+/// Places for requests of all kinds. Clones share them.
 #[derive(Clone)]
 pub(super) struct Places {
     commands: Lane,

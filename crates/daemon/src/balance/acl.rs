@@ -26,9 +26,9 @@ pub(super) struct Joined {
 pub struct PoolAccess {
     /// The pool that has the list.
     pub pool: String,
-    /// Its virtual addresses.
+    /// The virtual addresses of the pool.
     pub vips: Vec<IpAddr>,
-    /// Does it drop the client's packets?
+    /// Whether the pool's access list drops the client's packets.
     pub denied: bool,
     /// The rule that decides, or `acl_default`.
     pub rule: String,
@@ -40,7 +40,7 @@ fn prefixes<'a>(lists: &'a [CurrentList], name: &str) -> &'a [Prefix] {
 }
 
 impl State {
-    /// Who may use this pool; `None`: everybody.
+    /// The access list of this pool; `None`: every client is allowed.
     pub(super) fn acl(&self, pool: &str) -> Option<Arc<Exceptions>> {
         let joined = self.acls.get(pool)?;
         Some(joined.exceptions.clone())

@@ -28,7 +28,7 @@ use http::Http;
 use tcp::Tcp;
 use udp::Payload;
 
-/// What came of it; `None`: not yet known.
+/// The result of a check, an error as text; `None`: not yet known.
 pub(super) type Outcome = Option<Result<(), String>>;
 
 /// Why a check failed that was not done when its time was over.
@@ -37,7 +37,7 @@ const TOO_LATE: &str = "no answer in time";
 /// A check that is under way.
 pub(super) struct Check(UnderWay);
 
-/// Whom it asks.
+/// The real that a check asks, and on whose behalf.
 pub(super) struct Target {
     /// The real, and a port of it.
     pub(super) to: SocketAddr,
@@ -74,7 +74,7 @@ impl Check {
             .map_err(|error| named(kind, error.to_string()))
     }
 
-    /// Does it run a process?
+    /// Whether the check runs a process.
     pub(super) fn is_command(&self) -> bool {
         matches!(self.0, UnderWay::Command(_))
     }

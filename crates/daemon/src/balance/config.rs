@@ -46,7 +46,7 @@ pub struct BalanceConfig {
     pub announce: bool,
     /// Threads of the proxy; `None`: as many as there are processors.
     pub threads: Option<usize>,
-    /// Its pools by name.
+    /// The pools, by name.
     pub pools: Vec<PoolConfig>,
 }
 
@@ -55,23 +55,23 @@ pub struct BalanceConfig {
 pub struct PoolConfig {
     /// The name in the configuration.
     pub name: String,
-    /// Its virtual addresses.
+    /// The pool's virtual addresses.
     pub vips: Vec<IpAddr>,
-    /// What it serves at each.
+    /// The ports that the pool serves at each of these addresses.
     pub ports: Vec<(Protocol, u16)>,
-    /// Who serves it.
+    /// The servers of the pool.
     pub reals: Vec<RealConfig>,
-    /// Who serves it while none of these does.
+    /// The servers or the pool that takes new flows while no real of these is alive.
     pub emergency: Option<Emergency>,
-    /// Which clients it serves; everybody, if there is none.
+    /// The access list; `None`: every client is allowed.
     pub acl: Option<Acl>,
     /// How a new flow finds its real.
     pub method: Method,
     /// So long the share of a real that comes back grows.
     pub slow_start: Duration,
-    /// How packets reach them.
+    /// The way in which packets reach the reals.
     pub forward: Forward,
-    /// How they are checked.
+    /// The health check of the reals.
     pub check: CheckConfig,
 }
 
@@ -89,7 +89,7 @@ impl PoolConfig {
         matches!(self.forward, Forward::Proxy(_))
     }
 
-    /// Does it take a capability to receive at its ports?
+    /// Whether the proxy needs a capability to receive at its ports.
     pub(crate) fn has_privileged_proxy_port(&self) -> bool {
         self.is_proxied() && self.ports.iter().any(|(_, port)| *port < 1024)
     }
@@ -126,9 +126,9 @@ impl PoolConfig {
 pub enum Method {
     /// A consistent hash of both addresses and ports.
     Maglev,
-    /// One of the client's address.
+    /// A consistent hash of the client's address.
     SourceHash,
-    /// One of the client's address and port.
+    /// A consistent hash of the client's address and port.
     SourcePortHash,
     /// Each has its turn.
     RoundRobin,
@@ -172,7 +172,7 @@ pub enum Forward {
     L2,
     /// In outer packets.
     Tunnel(TunnelConfig),
-    /// By connections of this host.
+    /// The connections end here, and the proxy opens others to the reals.
     Proxy(Limits),
 }
 
@@ -188,21 +188,21 @@ impl Forward {
     }
 }
 
-/// What stands in outer headers.
+/// The outer headers of a pool's packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelConfig {
     /// The port of GUE; `None`: IP in IP.
     pub gue_port: Option<u16>,
-    /// Their sources, at most one of each family.
+    /// Source addresses of outer headers, at most one of each family.
     pub sources: Vec<IpAddr>,
 }
 
 /// A server of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RealConfig {
-    /// Its own address.
+    /// The address of the real itself.
     pub address: IpAddr,
-    /// Its share of the flows.
+    /// The real's share of new flows.
     pub weight: u32,
 }
 

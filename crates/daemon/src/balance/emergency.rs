@@ -7,17 +7,17 @@ use super::{
     config::{Emergency, PoolConfig},
 };
 
-/// Who takes a pool's new flows.
+/// The servers that take a pool's new flows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum Servers {
     /// The reals that it has for every day.
     #[default]
     Reals,
-    /// Its own, for an emergency.
+    /// The pool's own servers for an emergency.
     Emergency,
     /// The reals of the pool of this name.
     Pool(String),
-    /// They are dropped.
+    /// No server takes them: new flows are dropped.
     Nobody,
 }
 

@@ -1,18 +1,18 @@
 //! Does a real live? What its checks say, counted: one of them alone decides nothing once
 //! it is known.
 
-/// What is known of a real.
+/// The health of a real, by its checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
-    /// Nothing yet: the first check decides.
+    /// No check has ended yet: the first one decides.
     Unknown,
-    /// It answers its checks.
+    /// The real answers its checks.
     Up,
-    /// It does not.
+    /// The real fails its checks.
     Down,
 }
 
-/// How it changes with each check.
+/// The health of a real, with the checks that contradict it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Health {
     pub(super) life: Life,
@@ -26,7 +26,7 @@ impl Health {
         against: 0,
     };
 
-    /// One more check; true: it lives now and did not, or the other way round.
+    /// Counts one more check; true: the real's health has changed by it.
     pub(super) fn note(&mut self, lives: bool, rise: u32, fall: u32) -> bool {
         let said = if lives { Life::Up } else { Life::Down };
         let needed = match self.life {

@@ -11,10 +11,10 @@ use crate::host::{
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) mac: Mac,
-    /// By which frames for the reals leave: this one, or the one that a VLAN's frames have
-    /// their tag at.
+    /// The interface by which frames for the reals leave: this one, or the one at which a
+    /// VLAN's frames have their tag.
     pub(super) out: u32,
-    /// Of their tag; 0: they have none there.
+    /// The VLAN of these frames' tag; 0: they have no tag there.
     pub(super) vlan: u16,
 }
 

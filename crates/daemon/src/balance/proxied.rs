@@ -57,7 +57,7 @@ struct Running {
 struct ProxiedPool {
     group: Arc<Group>,
     choice: Arc<RwLock<RealSelection>>,
-    /// What the ring was made of.
+    /// The method and the takers that the ring was made of.
     of: Option<(Method, Vec<Taker>)>,
     reals: BTreeMap<IpAddr, Arc<Real>>,
     services: BTreeMap<(IpAddr, u16, u8), Arc<ProxyService>>,
@@ -71,17 +71,17 @@ struct Told {
     at: Option<Instant>,
 }
 
-/// Who takes new flows: of which pool, where, with which share.
+/// A real that takes new flows: its pool, address and share.
 type Taker = (String, IpAddr, u32);
 
-/// Who is served, and which real each slot belongs to.
+/// The access list, and the real that each slot belongs to.
 struct RealSelection {
     /// `None`: everybody is.
     acl: Option<Arc<Exceptions>>,
     method: Method,
     ring: Vec<usize>,
     reals: Vec<Arc<Real>>,
-    /// Whose turn it is, where there are turns.
+    /// The number of the next real, where reals take turns.
     turn: AtomicUsize,
 }
 
@@ -200,7 +200,7 @@ impl ProxiedService {
 pub struct ProxiedReal {
     /// Connections and flows of datagrams that it has now.
     pub active: u64,
-    /// And all that it got.
+    /// Connections and flows of datagrams that the real got so far.
     pub flows: u64,
     /// Bytes to it.
     pub bytes_in: u64,
@@ -576,7 +576,7 @@ mod tests {
 
     const NAMES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
-    /// Of a pool with three reals of the same weight.
+    /// The selection of a pool with three reals of the same weight.
     fn choice(method: Method) -> RealSelection {
         let members = NAMES.map(|name| Member { name, weight: 1 });
         let reals = NAMES.map(|name| Arc::new(Real::new(name.parse().unwrap())));

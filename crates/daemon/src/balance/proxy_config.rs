@@ -87,7 +87,7 @@ pub(super) const UDP_TIMEOUT: Key = key(
     "With forward = \"proxy\": how long a flow of datagrams may be.",
 );
 
-/// Those that only a proxy has.
+/// Keys of a pool that only a proxy has.
 const PROXY_KEYS: [&str; 7] = [
     PROXY_PROTOCOL.name,
     TRANSPARENT.name,

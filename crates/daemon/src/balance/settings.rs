@@ -19,17 +19,17 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// As its checks say.
+    /// The real takes new flows while its checks succeed.
     #[default]
     Enabled,
-    /// No new ones; those that it has stay.
+    /// The real gets no new flows; those that it has stay.
     Draining,
-    /// None: those that it has go elsewhere.
+    /// The real gets no flows: those that it has go elsewhere.
     Disabled,
 }
 
 impl Mode {
-    /// As shown, and as the API has it.
+    /// The mode's word in answers and in the API.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Enabled => "enabled",
@@ -39,13 +39,13 @@ impl Mode {
     }
 }
 
-/// What was said of one real.
+/// The setting of one real by `weir real`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Whether it takes flows.
     #[serde(default)]
     pub mode: Mode,
-    /// Its share, in place of the configuration's.
+    /// The real's share, in place of the configuration's.
     #[serde(default)]
     pub weight: Option<u32>,
 }
@@ -59,7 +59,7 @@ struct Kept {
     setting: Setting,
 }
 
-/// Of all reals that something was said of.
+/// Settings of all reals that `weir real` has named.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     path: PathBuf,

@@ -7,7 +7,7 @@ use super::State;
 use crate::host::InterfaceAddress;
 
 impl State {
-    /// Those of the interface of the reals.
+    /// Addresses of the interface of the reals, from which checks may ask.
     pub(super) fn find_sources(&self) -> Vec<InterfaceAddress> {
         let is_virtual = |addr: &IpAddr| {
             let mut pools = self.pools.iter();

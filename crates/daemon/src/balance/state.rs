@@ -34,9 +34,9 @@ use super::{
 };
 use crate::host::neighbours;
 
-/// So many checks are under way at once, each with a descriptor of its own.
+/// The most checks that are under way at once, each with a descriptor of its own.
 const MAX_CHECKS: usize = 256;
-/// And so many that are commands.
+/// The most of these checks that are commands.
 const MAX_COMMANDS: usize = 16;
 
 impl RealState {
@@ -86,7 +86,7 @@ impl RealState {
         Some(event(pool, text).about(Prefix::host(address)))
     }
 
-    /// Does it take flows that nobody has yet?
+    /// Whether the real takes new flows.
     pub(super) fn takes_new_flows(&self) -> bool {
         self.is_up() && self.weight() > 0
     }
@@ -95,7 +95,7 @@ impl RealState {
         self.health.life == Life::Up && (self.mac.is_some() || self.is_proxied)
     }
 
-    /// Its share of new flows.
+    /// The real's share of new flows: 0 if it is draining or disabled.
     pub(super) fn weight(&self) -> u32 {
         match self.setting.mode {
             Mode::Enabled => self.setting.weight.unwrap_or(self.config.weight),

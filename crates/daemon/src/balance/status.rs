@@ -20,29 +20,30 @@ pub struct PoolStatus {
     pub name: String,
     /// How a new flow finds its real.
     pub method: &'static str,
-    /// How its packets reach it: `l2`, `ipip`, `gue` or `proxy`.
+    /// The way in which packets reach the reals: `l2`, `ipip`, `gue` or `proxy`.
     pub forward: &'static str,
-    /// How many of its reals take flows.
+    /// The number of reals that take flows.
     pub live: usize,
-    /// Who takes new flows: `reals`, `emergency` (its own), `pool NAME`, or `nobody`.
+    /// The servers that take new flows: `reals`, `emergency` (its own), `pool NAME`, or
+    /// `nobody`.
     pub served_by: String,
-    /// Whom it serves, where that is not everybody.
+    /// The access list, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acl: Option<AclStatus>,
-    /// What it serves.
+    /// The virtual addresses and ports of the pool, with their counters.
     pub services: Vec<ServiceStatus>,
-    /// Who serves it.
+    /// The servers of the pool.
     pub reals: Vec<RealStatus>,
 }
 
 /// An access list as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct AclStatus {
-    /// In the order in which they are asked.
+    /// The rules, in the order in which they are asked.
     pub rules: Vec<String>,
-    /// What holds where none fits: `allow` or `deny`.
+    /// The answer to clients that no rule covers: `allow` or `deny`.
     pub default: &'static str,
-    /// Networks for which that does not hold, in the kernel.
+    /// Networks in the kernel for which the default does not hold.
     pub networks: usize,
 }
 
@@ -52,7 +53,7 @@ pub struct AclStatus {
 pub struct ServiceStatus {
     /// The virtual address.
     pub vip: IpAddr,
-    /// As in `80/tcp`.
+    /// Port and protocol, as in `80/tcp`.
     pub port: String,
     /// Packets that were sent to a real.
     pub packets: u64,
@@ -66,7 +67,7 @@ pub struct ServiceStatus {
     /// Packets that were dropped, or with a proxy connections and datagrams: the pool's
     /// access list denies their client.
     pub denied: u64,
-    /// With `forward` = `proxy`: what it has counted; the packets above are 0, and
+    /// The proxy's counters, with `forward` = `proxy`; the packets above are 0, and
     /// `unserved` is of connections and flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxiedService>,
@@ -75,7 +76,7 @@ pub struct ServiceStatus {
 /// A real as shown; counted since the daemon's start.
 #[derive(Debug, Clone, Serialize)]
 pub struct RealStatus {
-    /// Its own address.
+    /// The address of the real itself.
     pub address: IpAddr,
     /// `real`, or `emergency`: it takes new flows while no real does.
     pub role: &'static str,
@@ -86,11 +87,12 @@ pub struct RealStatus {
     /// `up`, `down`, `unresolved` (it answers, and packets of clients have no way to it) or
     /// `unknown`.
     pub state: &'static str,
-    /// Of `down`: what the last check said; of `unresolved`: what is in the way.
+    /// The reason of a state: of `down` the result of the last check; of `unresolved` the
+    /// missing way.
     pub why: String,
-    /// When it was found up or down.
+    /// The time at which the real was found up or down.
     pub since: Timestamp,
-    /// Its link-layer address, or that of the router before it.
+    /// The link-layer address of the real, or of the router before it.
     pub mac: Option<String>,
     /// Packets that were sent to it.
     pub packets: u64,
@@ -98,7 +100,7 @@ pub struct RealStatus {
     pub bytes: u64,
     /// Flows that began there.
     pub flows: u64,
-    /// With `forward` = `proxy`: what it has counted; the packets above are 0.
+    /// The proxy's counters of the real, with `forward` = `proxy`; the packets above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxiedReal>,
 }

@@ -33,15 +33,15 @@ use crate::{
 /// The hidden verb that runs [`supervise`].
 pub const VERB: &str = "watch-child";
 
-/// Its switch for [`Rights::Daemon`].
+/// The switch of that verb for [`Rights::Daemon`].
 pub const AS_DAEMON: &str = "--as-daemon";
 
-/// What a command may do.
+/// The user and the capabilities of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// It is nobody's, and may read any file.
+    /// The command runs as an unprivileged user, and may read any file.
     ReadLogs,
-    /// It is root, as the daemon is.
+    /// The command runs as root, as the daemon does.
     Daemon,
 }
 
@@ -103,7 +103,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Its output and its complaints, as far as they are open.
+    /// Standard output and standard error, as far as they are open.
     fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let output = self.supervisor.stdout.as_ref().map(AsFd::as_fd);
         let complaints = self.supervisor.stderr.as_ref().map(AsFd::as_fd);
@@ -114,12 +114,12 @@ impl Group {
         self.supervisor.id()
     }
 
-    /// What it prints.
+    /// The command's standard output, while it is open.
     pub(crate) fn output(&mut self) -> Option<&mut ChildStdout> {
         self.supervisor.stdout.as_mut()
     }
 
-    /// What it complains of.
+    /// The command's standard error, while it is open.
     pub(crate) fn complaints(&mut self) -> Option<&mut ChildStderr> {
         self.supervisor.stderr.as_mut()
     }
@@ -134,13 +134,13 @@ impl Group {
         let _ = rustix::event::poll(&mut fds, Some(&timespec(time)));
     }
 
-    /// Nothing more comes from this end.
+    /// Closes this end of the command's standard error.
     pub(crate) fn close_complaints(&mut self) {
         self.supervisor.stderr = None;
     }
 
-    /// Has the supervisor ended? It stays unreaped, and so its group's number
-    /// its own, until [`Group::end`].
+    /// Whether the supervisor has ended. It stays unreaped, and so its group's number its
+    /// own, until [`Group::end`].
     pub(crate) fn has_ended(&self) -> bool {
         has_ended(pid_of(&self.supervisor))
     }

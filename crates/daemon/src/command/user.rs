@@ -34,7 +34,7 @@ impl WatchUser {
         }
     }
 
-    /// May it run a file of this owner, group and mode? It can search every
+    /// Whether the user may run a file of this owner, group and mode. It can search every
     /// directory on the way, with `CAP_DAC_READ_SEARCH`.
     pub(crate) fn may_execute(&self, uid: u32, gid: u32, mode: u32) -> bool {
         let bit = match (uid == self.uid, gid == self.gid) {
@@ -60,7 +60,7 @@ impl WatchUser {
     }
 }
 
-/// Whom watches run as; as ourselves where we are not root.
+/// The user that commands of watches run as; `None` where the daemon is not root: its own.
 pub(crate) fn watch_user() -> io::Result<Option<WatchUser>> {
     if !Uid::effective().is_root() {
         return Ok(None);

@@ -47,7 +47,7 @@ pub(super) fn check(
     }
 }
 
-/// Those that can, of what is usually chosen.
+/// The usual backends that have the feature, for a message.
 fn able(feature: Feature) -> String {
     let usual = ["auto", "xdp", "xdp-generic", "tcx", "nft"];
     let all = BackendChoice::ALL.iter();

@@ -65,11 +65,11 @@ pub struct Config {
     pub keep_history: KeepHistory,
     /// The enabled jails, in the order of the file.
     pub jails: Vec<JailConfig>,
-    /// Whose jails are run as they are, if anybody's.
+    /// The Fail2ban configuration whose jails are run as they are, if any.
     pub fail2ban: Option<Fail2ban>,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyConfig>,
-    /// Who serves which virtual address.
+    /// The load balancer: interface, pools and virtual addresses.
     pub balance: Option<BalanceConfig>,
     /// Virtual addresses that one of several hosts has.
     pub routers: Vec<VrrpConfig>,
@@ -83,7 +83,7 @@ pub struct Config {
     pub filters: BTreeMap<String, Definition>,
     /// The enabled watches, in the order of the file.
     pub watches: Vec<WatchConfig>,
-    /// Which programs may talk to whom.
+    /// Rules about programs, from `[app]`.
     pub app: Option<AppConfig>,
     /// The enabled sinks, in the order of the file.
     pub sinks: Vec<SinkConfig>,
@@ -179,7 +179,7 @@ impl Config {
         }
     }
 
-    /// Does it name commands that are run as another user?
+    /// Whether the configuration names commands that are run as another user.
     pub fn runs_commands(&self) -> bool {
         let pools = self.balance.iter().flat_map(|balance| &balance.pools);
         let mut kinds = pools.map(|pool| &pool.check.kind);

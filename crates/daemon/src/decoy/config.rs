@@ -70,15 +70,15 @@ const BROWSERS_REFUSE: [u16; 82] = [
 pub struct DecoyConfig {
     /// The ports that are decoys.
     pub ports: DecoyPorts,
-    /// As typed, to be shown.
+    /// The ports as typed, to be shown.
     pub typed: Vec<String>,
     /// How long a visitor is banned.
     pub limits: JailLimits,
-    /// What makes one.
+    /// The proof that a visitor needs to give before a ban.
     pub proof: Proof,
 }
 
-/// What a ban needs.
+/// The proof that an address needs to give before a ban.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// A completed handshake: the address is real.
@@ -256,7 +256,7 @@ pub(crate) fn refuse_used(
     }
 }
 
-/// As a list; of many the first, and how many more.
+/// The ranges as a list; of many the first ones, and how many more.
 pub(crate) fn joined(ranges: &[PortRange], before: &str) -> String {
     const SHOWN: usize = 8;
     let quote = if before.is_empty() { "" } else { "\"" };

@@ -13,8 +13,8 @@ use weir_enforce::{BootNanos, NeighbourSnapshot, TarpitLink};
 
 use crate::host::{neighbours, shared_links::shared};
 
-/// As it is now; of the neighbours those inside these prefixes. `dark`: those whose
-/// addresses are asked for.
+/// The interfaces and live neighbours of this host now; of the neighbours those inside
+/// these prefixes. `dark`: prefixes whose addresses are asked for.
 pub(super) fn look(within: &PrefixSet, dark: &PrefixSet) -> io::Result<NeighbourSnapshot> {
     let mut alive: Vec<IpAddr> = neighbours(0)?.into_keys().collect();
     let is_within = |addr: IpAddr| within.lookup(addr).is_some() || dark.lookup(addr).is_some();

@@ -91,7 +91,7 @@ const PORTS: &str = "a list of TCP ports such as [\"25/tcp\", \"6000-6010/tcp\",
 pub struct TarpitConfig {
     /// TCP ports that hold whoever connects.
     pub ports: DecoyPorts,
-    /// As typed, to be shown.
+    /// The ports as typed, to be shown.
     pub typed: Vec<String>,
     /// Prefixes whose every address holds whoever connects, but for those that somebody has.
     pub addresses: PrefixSet,
@@ -106,7 +106,7 @@ pub struct TarpitConfig {
 /// Tarpit ports as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct TarpitStatus {
-    /// As typed in the configuration.
+    /// The ports as typed in the configuration.
     pub ports: Vec<String>,
     /// Prefixes of addresses that nobody has.
     pub addresses: Vec<String>,

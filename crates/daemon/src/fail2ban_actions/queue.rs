@@ -67,11 +67,11 @@ pub(super) enum Job {
 /// What an action knows of somebody who is banned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Knows {
-    /// It was told, or is about to be.
+    /// The action was told of the ban, or is about to be.
     Told,
-    /// It waits to be told of a ban that was there before.
+    /// The action waits to be told of a ban that was there before.
     Waits,
-    /// It is not told of bans that were there before.
+    /// The action is not told of a ban that was there before.
     Nothing,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct ActionQueue {
     pub jail: String,
     pub action: JailCommands,
     pub counters: ActionCounters,
-    /// Its alerts are about these.
+    /// The subjects of the lane's alerts.
     pub about: String,
     pub about_queue: String,
     /// The command that failed last, until it works.
@@ -88,7 +88,8 @@ pub(super) struct ActionQueue {
     pub is_running: bool,
     /// It remembers by itself whom it was told of, also from an earlier daemon.
     keeps: bool,
-    /// Nothing new comes; it goes when it is empty.
+    /// Whether the action was removed: no new jobs come, and the lane goes when it is
+    /// empty.
     pub is_leaving: bool,
     jobs: VecDeque<Job>,
     bans: usize,
@@ -223,7 +224,7 @@ impl ActionQueue {
         true
     }
 
-    /// What is next, unless something runs.
+    /// Takes the next job, unless a command runs.
     pub fn take(&mut self) -> Option<Job> {
         if self.is_running {
             return None;
@@ -255,7 +256,7 @@ impl ActionQueue {
         self.jobs.len() + self.restored.len()
     }
 
-    /// Of whose bans it was told.
+    /// The subjects of whose bans the action was told.
     pub fn told_of(&self) -> impl Iterator<Item = BanTarget> + '_ {
         let told = self
             .known

@@ -107,7 +107,7 @@ fn reverse(subject: BanTarget) -> String {
     name
 }
 
-/// As the kernel has it: nobody is asked.
+/// This host's name as the kernel has it: no resolver is asked.
 fn host_name(is_full: bool) -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = name.map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned());

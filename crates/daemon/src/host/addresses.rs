@@ -35,7 +35,8 @@ pub(crate) fn all() -> io::Result<Vec<(u32, IpAddr)>> {
     Ok(found)
 }
 
-/// Of a link between two hosts IFA_ADDRESS is the other end.
+/// Reads an interface's index and address; of a link between two hosts IFA_ADDRESS is the
+/// other end.
 fn read(body: &[u8]) -> Option<(u32, IpAddr)> {
     let head = body.get(..IFADDRMSG)?;
     let of = |wanted| {

@@ -39,7 +39,7 @@ fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> Opti
     answer.recv_timeout(ANSWER_WITHIN).ok()
 }
 
-/// Is there such a file? One whose file system does not answer may be.
+/// Whether there is a file of this path. One whose file system does not answer may be.
 pub(super) fn exists(path: &Path) -> bool {
     let path = path.to_owned();
     ask(move || path.exists()).unwrap_or(true)

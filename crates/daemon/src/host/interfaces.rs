@@ -120,8 +120,8 @@ fn default_routes_v4(text: &str) -> Vec<(String, Option<std::net::IpAddr>)> {
         .collect()
 }
 
-/// The same from /proc/net/ipv6_route: `destination length source length
-/// gateway metric refs use flags interface`.
+/// Default routes of /proc/net/ipv6_route: `destination length source length gateway metric
+/// refs use flags interface`.
 fn default_routes_v6(text: &str) -> Vec<(String, Option<std::net::IpAddr>)> {
     text.lines()
         .filter_map(|line| {

@@ -23,7 +23,7 @@ pub(super) fn is_there() -> bool {
         .any(|directory| has_journal_files(Path::new(directory), since))
 }
 
-/// When the first process started; where nobody knows, any time.
+/// The time when the first process started; where nobody knows, any time.
 fn started() -> SystemTime {
     // In ticks since the boot. (The time of its directory in /proc is another.)
     let ticks = || {

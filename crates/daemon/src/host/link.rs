@@ -15,16 +15,16 @@ use nix::{
 
 use super::Mac;
 
-/// One that has a link-layer address.
+/// An interface with a link-layer address.
 #[derive(Debug, Clone)]
 pub(crate) struct Interface {
-    /// Its number in this network namespace.
+    /// The interface's index in this network namespace.
     pub index: u32,
-    /// Its own link-layer address.
+    /// The interface's own link-layer address.
     pub mac: Mac,
-    /// It is up and has a carrier.
+    /// Whether the interface is up and has a carrier.
     pub is_running: bool,
-    /// Its addresses of both families, in the order of the kernel.
+    /// The interface's addresses of both families, in the order of the kernel.
     pub addresses: Vec<IpAddr>,
     link: LinkAddr,
 }

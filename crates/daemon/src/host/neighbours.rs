@@ -27,7 +27,7 @@ pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
     Ok(found)
 }
 
-/// What a message says.
+/// Reads a neighbour from a netlink message.
 fn read(kind: u16, body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
     (kind == RTM_NEWNEIGH).then(|| neighbour(body, ifindex))?
 }

@@ -23,11 +23,11 @@ const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
-/// What messages have before their attributes.
+/// Bytes of the fixed headers before a message's attributes.
 const RTMSG: usize = 12;
 const IFINFOMSG: usize = 16;
 
-/// Where packets go.
+/// The way of packets to an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
     /// The index of the interface.

@@ -20,14 +20,14 @@ pub(crate) const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const NLM_F_CREATE_EXCL: u16 = 0x600;
 /// Makes it, or changes what is there.
 pub(crate) const NLM_F_CREATE_REPLACE: u16 = 0x500;
-/// Of the head of a message.
+/// Bytes of a message's header.
 const HEAD: usize = 16;
 
-/// What is asked.
+/// A request of route netlink.
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    /// Of this kind, with what stands before its attributes.
+    /// A request of this kind, with the fixed header before its attributes.
     pub(crate) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
@@ -37,7 +37,7 @@ impl Request {
         Self(bytes)
     }
 
-    /// With one attribute more.
+    /// Appends one attribute.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
         self.0.extend((4 + value.len() as u16).to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -81,7 +81,7 @@ impl Request {
     }
 }
 
-/// One datagram of an answer; false: it was the last.
+/// Reads one datagram of an answer; false: no more follow.
 pub(crate) fn read(mut rest: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     if rest.is_empty() {
         return Ok(false);
@@ -139,7 +139,7 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The same of thirty-two.
+/// Thirty-two bits in the kernel's order; there are so many.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

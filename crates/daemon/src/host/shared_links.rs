@@ -20,7 +20,8 @@ const NESTED: u16 = 0x8000;
 /// Interfaces of others on one of this host.
 const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
-/// Their indices.
+/// Indices of interfaces that carry frames of others: the ports of a bridge or a bond, and
+/// those below a macvlan or an ipvlan.
 ///
 /// # Errors
 /// The kernel's.
@@ -35,7 +36,7 @@ pub(crate) fn shared() -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// Of this link, or of the one below it.
+/// The index of this link, if it is a port, or of the one below it.
 fn read(body: &[u8]) -> Option<u32> {
     let head = body.get(..IFINFOMSG)?;
     let (mut below, mut is_on_another, mut has_master) = (None, false, false);

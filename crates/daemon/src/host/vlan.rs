@@ -16,7 +16,7 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 /// What a link's message has before its attributes.
 const IFINFOMSG: usize = 16;
-/// Of an attribute that holds others.
+/// The flag of an attribute that holds others.
 const NLA_F_NESTED: u16 = 0x8000;
 
 /// What makes a device one of a VLAN.
@@ -24,7 +24,7 @@ const NLA_F_NESTED: u16 = 0x8000;
 pub(crate) struct Vlan {
     /// The number of the device that its frames have a tag at.
     pub parent: u32,
-    /// Of the tag.
+    /// The VLAN's number in the tag.
     pub id: u16,
 }
 

@@ -342,8 +342,8 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
     );
 }
 
-/// What sshd writes with -E: a client's line break begins any line, with any
-/// head. So it does behind what puts a stamp before each line, with any tag.
+/// A log of sshd -E: a client's line break begins any line, with any head, and with any tag
+/// behind what puts a stamp before each line.
 #[test]
 fn a_file_without_heads_is_told_for_a_filter_that_reads_them() {
     let log = |stamp: &str, forged: &str| {

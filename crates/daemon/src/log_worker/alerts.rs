@@ -8,8 +8,8 @@ use std::{
 
 use weir_events::alerts::Alerts;
 
-/// Who has raised which alert. Two sources may have one trouble in common: it
-/// is over when neither has it.
+/// The alerts of all log sources, each with the sources that raised it. Two sources may
+/// have one trouble in common: it is over when neither has it.
 #[derive(Default)]
 pub(super) struct SourceAlerts(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
@@ -61,7 +61,7 @@ impl SourceAlerts {
 pub(super) struct Own {
     all: Arc<SourceAlerts>,
     alerts: Arc<Alerts>,
-    /// Its name among those who raise them.
+    /// The source's name among those that raise alerts.
     pub source: String,
 }
 

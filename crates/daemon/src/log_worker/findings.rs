@@ -28,11 +28,11 @@ pub(super) struct Findings {
 }
 
 struct Found {
-    /// Its place among the jails of the thread.
+    /// The jail's index among the jails of the thread.
     jail: usize,
     finding: Finding,
     line: Range<usize>,
-    /// When it was found.
+    /// The time when the line was read.
     now: Timestamp,
 }
 

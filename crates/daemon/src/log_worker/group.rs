@@ -51,7 +51,7 @@ pub(super) enum Group {
 pub(super) type Open = Box<dyn Fn(&Positions, Age) -> Result<Box<dyn Source>, SourceError> + Send>;
 
 impl Group {
-    /// Its name in the database.
+    /// The group's name in the database.
     pub fn key(&self) -> String {
         match self {
             Self::Files(subscriptions) => positions::key_of_files(&patterns_of(subscriptions)),
@@ -63,7 +63,7 @@ impl Group {
         }
     }
 
-    /// The same as it is shown.
+    /// The group's name as it is shown.
     pub fn title(&self) -> String {
         self.key().replace('\n', " ")
     }
@@ -74,7 +74,7 @@ impl Group {
         (0..self.workers()).map(move |part| format!("{key}#{part}"))
     }
 
-    /// How many threads read it.
+    /// The number of threads that read the group.
     pub fn workers(&self) -> usize {
         match self {
             Self::Files(_) | Self::Journal { .. } => 1,
@@ -82,7 +82,7 @@ impl Group {
         }
     }
 
-    /// What each of its threads opens.
+    /// The source that each thread of the group opens.
     pub fn parts(self, instance: &str) -> Vec<Open> {
         let key = self.key();
         match self {

@@ -3,7 +3,7 @@
 
 use std::{io, sync::mpsc, thread::JoinHandle};
 
-/// What a thread is to do.
+/// The task of a thread.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// A thread that waits for its work, and ends without when this is dropped.

@@ -46,7 +46,7 @@ use table::{Addresses, Asked, MAX_ADDRESSES, MAX_FINDINGS, MAX_NAMES, Table};
 /// So many names are looked up at once: one name server that does not answer keeps
 /// the others waiting less.
 const LOOKUPS: usize = 4;
-/// Who has waited too long is looked for this often.
+/// The time between two looks for findings that have waited too long.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A stop waits so long for the answers that findings wait for.
 const STOP_WITHIN: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ pub(super) struct HostNames {
     is_over: AtomicBool,
 }
 
-/// For whom findings are counted.
+/// The jails and the ledger for which findings are counted.
 #[derive(Default)]
 pub(super) struct Jails {
     ledger: Option<Arc<Ledger>>,
@@ -91,7 +91,7 @@ struct Waiting {
     line: Box<[u8]>,
 }
 
-/// What there is to tell.
+/// Failures and alerts of the resolver that are to be told.
 #[derive(Default)]
 struct State {
     /// Names in a row without an answer.
@@ -227,7 +227,7 @@ impl HostNames {
         None
     }
 
-    /// One thread's work.
+    /// The loop of one thread.
     fn look_up(&self, daemon: &Weak<Handles>) {
         loop {
             let mut table = lock(&self.table);

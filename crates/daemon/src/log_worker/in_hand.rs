@@ -26,7 +26,7 @@ pub(super) struct InHand {
     ignore_checks: Arc<IgnoreChecks>,
     /// The name of its group in the database.
     pub key: String,
-    /// Those that it reads for.
+    /// The jails that the thread reads for.
     pub jails: Arc<[Running]>,
     /// The numbers of the jails whose counts it saves.
     pub saves: Vec<usize>,
@@ -38,7 +38,7 @@ pub(super) struct InHand {
     bans: Mutex<Vec<Ban>>,
     /// How far it has read, where it may have to wait for ever.
     reached: Mutex<Option<FilePositions>>,
-    /// The same when it was given up.
+    /// The positions that the thread had reached when it was given up.
     left: Mutex<Option<Vec<Position>>>,
 }
 
@@ -75,7 +75,7 @@ impl InHand {
         }
     }
 
-    /// It reads another source from now on.
+    /// Notes that the thread reads another source from now on.
     pub fn reads(&self, reached: Option<FilePositions>) {
         *lock(&self.reached) = reached;
     }

@@ -39,7 +39,7 @@ impl LineFilter {
         }))
     }
 
-    /// Nothing was read yet.
+    /// The state of a filter before it has read a line.
     pub fn state(&self) -> LineState {
         match self {
             Self::Weir(_) => LineState::Weir(Box::default()),

@@ -23,9 +23,9 @@ use crate::{jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics:
 /// A jail as a worker runs it; the workers of one ring share its states.
 #[derive(Clone)]
 pub(super) struct Running {
-    /// Its number in the ledger.
+    /// The jail's number in the ledger.
     pub number: usize,
-    /// Its number among the subscriptions of its group.
+    /// The jail's number among the subscriptions of its group.
     pub subscription: usize,
     pub config: JailConfig,
     pub filter: LineFilter,
@@ -194,7 +194,7 @@ mod tests {
         metrics::Metrics,
     };
 
-    /// Nobody can be banned by either; the program's log names only the prefix.
+    /// Neither log bans anybody; the program's log names only the prefix.
     #[test]
     fn a_prefix_that_nobody_may_ban_is_refused_with_an_alert() {
         let text = "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"/nonexistent\"\n\

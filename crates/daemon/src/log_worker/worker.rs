@@ -395,7 +395,7 @@ mod tests {
         reading.until(|| reading.thread.is_finished());
     }
 
-    /// It tells of dropped entries and cannot go on.
+    /// A source that tells of dropped entries and cannot go on.
     struct Dropping {
         is_over: bool,
     }

@@ -10,12 +10,12 @@ pub struct ActionMetrics {
     lost: Counters<2>,
 }
 
-/// Those that one action of a jail counts.
+/// Counters of one action of a jail.
 #[derive(Debug, Clone)]
 pub struct ActionCounters {
     /// Commands that were run.
     pub(crate) runs: Counter,
-    /// Those of them that failed or took too long.
+    /// Commands that failed or took too long.
     pub(crate) failures: Counter,
     /// Commands that found no room, or waited at a stop.
     pub(crate) lost: Counter,

@@ -17,7 +17,7 @@ pub struct SourceMetrics {
     rate_limited: Counters<1>,
 }
 
-/// What is counted of one; once a batch.
+/// Counters of one source, raised once a batch.
 #[derive(Debug)]
 pub struct SourceCounters {
     lines: Counter,
@@ -93,7 +93,7 @@ impl SourceMetrics {
         ]
     }
 
-    /// Those of one source.
+    /// The counters of one source.
     pub fn of(&self, source: &str) -> SourceCounters {
         let [lines, bytes, cut, truncated, rotated, rate_limited] =
             self.counters().map(|family| family.of([source]));
@@ -107,7 +107,7 @@ impl SourceMetrics {
         }
     }
 
-    /// Only these are read any more.
+    /// Forgets the counters of sources that are no longer read.
     pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
         for family in self.counters() {
             family.keep_only(&is_kept);
@@ -131,7 +131,7 @@ pub struct JailMetrics {
     pub forgotten: Totals<1>,
 }
 
-/// Those that one jail counts, for the daemon's whole life.
+/// Counters of one jail, for the daemon's whole life.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct JailCounters {
@@ -145,7 +145,7 @@ pub struct JailCounters {
 }
 
 impl JailMetrics {
-    /// Those of one jail.
+    /// The counters of one jail.
     pub fn of(&self, jail: &str) -> JailCounters {
         JailCounters {
             lines: self.lines.of([jail]),
@@ -158,7 +158,7 @@ impl JailMetrics {
         }
     }
 
-    /// Only these jails are there.
+    /// Forgets the counters of all jails but these.
     pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
         for family in [
             &self.lines,
@@ -250,20 +250,21 @@ pub struct ResolverMetrics {
 pub struct ResolverLoad([AtomicUsize; 3]);
 
 impl ResolverLoad {
-    /// It is another one now.
+    /// Replaces the numbers by new ones.
     pub fn set(&self, load: [usize; 3]) {
         for (kept, now) in self.0.iter().zip(load) {
             kept.store(now, Relaxed);
         }
     }
 
-    /// As it was last.
+    /// The numbers as they were set last.
     pub fn get(&self) -> [usize; 3] {
         self.0.each_ref().map(|kept| kept.load(Relaxed))
     }
 }
 
-/// The same, with a zero for each of these: the first that happens is an increase.
+/// The counters, with a zero for each of these labels: the first that happens is an
+/// increase.
 fn beginning_with(counters: Counters<1>, labels: &[&str]) -> Counters<1> {
     for label in labels {
         counters.of([label]);
@@ -462,7 +463,7 @@ pub struct WatchMetrics {
     pub running: Gauges<1>,
 }
 
-/// Those that one watch counts, for the daemon's whole life.
+/// Counters of one watch, for the daemon's whole life.
 #[derive(Debug, Default)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct WatchCounters {
@@ -488,7 +489,7 @@ impl WatchMetrics {
         ]
     }
 
-    /// Those of one watch.
+    /// The counters of one watch.
     pub fn of(&self, watch: &str) -> WatchCounters {
         let [lines, bans, known, not_denied, ignored, rejected, starts] =
             self.counters().map(|family| family.of([watch]));
@@ -503,7 +504,7 @@ impl WatchMetrics {
         }
     }
 
-    /// Only these watches are there.
+    /// Forgets the counters of all watches but these.
     pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
         for family in self.counters() {
             family.keep_only(&is_kept);

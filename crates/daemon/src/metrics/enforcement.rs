@@ -3,7 +3,7 @@
 
 use weir_metrics::{Counter, Gauges, Registry, Totals};
 
-/// What becomes of packets.
+/// Packets and bytes by the exit that they take.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct PacketMetrics {

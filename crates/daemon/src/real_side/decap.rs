@@ -14,20 +14,22 @@ use crate::host;
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecapSettings {
-    /// IP in IP is taken out.
+    /// Whether packets are taken out of IP in IP.
     pub ipip: bool,
-    /// And GUE at this port.
+    /// The UDP port at which packets are taken out of GUE; `None`: no GUE.
     pub gue_port: Option<u16>,
-    /// Of these senders only; none: of anybody.
+    /// Senders whose packets are taken out; empty: any sender.
     pub from: BTreeSet<IpAddr>,
-    /// What comes in there; asked for as none: where default routes are.
+    /// Interfaces on which packets are taken out; empty in a request: those with a default
+    /// route.
     pub interfaces: BTreeSet<String>,
-    /// For these virtual addresses, known from those that the real has.
+    /// Virtual addresses for which packets are taken out, known from those that the real
+    /// has.
     #[serde(default)]
     pub(super) vips: BTreeSet<IpAddr>,
 }
 
-/// What became of packets in tunnels.
+/// Packets in tunnels, by their fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Packets {
     /// Taken out, for the host's stack.
@@ -82,7 +84,8 @@ impl DecapSettings {
         }
     }
 
-    /// With interfaces that are there.
+    /// The settings with interfaces that exist, and where none are named those with a
+    /// default route.
     pub(super) fn checked(mut self) -> Result<Self> {
         if self.interfaces.is_empty() {
             self.interfaces = host::with_default_route().into_iter().collect();
@@ -139,12 +142,12 @@ impl DecapSettings {
     }
 }
 
-/// Is the program on this interface?
+/// Whether the program is attached to this interface.
 pub(super) fn is_on(namespace: u64, interface: &str) -> bool {
     index(interface).is_ok_and(|index| Attachment::of(namespace, interface).is_on(index))
 }
 
-/// What it counted there.
+/// Packets that the program on this interface has counted.
 pub(super) fn packets(namespace: u64, interface: &str) -> Option<Packets> {
     let counts = Attachment::of(namespace, interface).counts();
     counts.ok().map(Packets::from)

@@ -30,7 +30,7 @@ pub(super) struct Setting {
     pub after: String,
 }
 
-/// What was done; the default: nothing.
+/// Changes that weir has made to this host; none by default.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AppliedChanges {
@@ -38,12 +38,12 @@ pub(super) struct AppliedChanges {
     boot: String,
     /// The number of the network namespace.
     pub namespace: u64,
-    /// Those that were added.
+    /// Virtual addresses that were added.
     pub addresses: BTreeSet<IpAddr>,
-    /// Those that were changed.
+    /// Sysctls that were changed.
     #[serde(rename = "sysctls")]
     pub settings: Vec<Setting>,
-    /// What is taken out of tunnels.
+    /// The settings of the program for tunnels, if it is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decap: Option<DecapSettings>,
 }
@@ -65,7 +65,7 @@ impl AppliedChanges {
         self.addresses.is_empty() && self.settings.is_empty() && self.decap.is_none()
     }
 
-    /// What was done since this boot; nothing if there is no file.
+    /// Reads the changes since this boot; none if there is no file.
     pub fn read(path: &Path) -> Result<Self> {
         let new = Self::new()?;
         let read = || -> io::Result<Self> {

@@ -43,7 +43,7 @@ fn put_rules_alone(
     Ok(())
 }
 
-/// The same for a start.
+/// Puts the rules of the configuration into force, for a start.
 pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
     put_rules_alone(service, config, &Alone::of(service))
 }
@@ -225,7 +225,7 @@ impl Reloader {
         self.sinks.lock().expect("no holder of this lock panics")
     }
 
-    /// The same for sinks.
+    /// Has the sinks of the configuration in force run, and no others.
     fn run_sinks(&self) {
         let (service, mut sinks) = (&self.service, self.sinks());
         let config = service.config.get();

@@ -20,16 +20,16 @@ pub enum StartError {
     /// Privileges cannot be given up.
     #[error("cannot drop capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
-    /// Nothing can be enforced.
+    /// The backend cannot be opened or attached.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),
-    /// Nor can geofence and lists.
+    /// Geofence and lists cannot be put into force.
     #[error(transparent)]
     Classes(#[from] ClassError),
-    /// Nor can rules about programs.
+    /// Rules about programs cannot be put into force.
     #[error(transparent)]
     App(#[from] AppError),
-    /// Nothing can be read.
+    /// The log workers cannot be started.
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// A system call failed.

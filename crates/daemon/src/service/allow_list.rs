@@ -29,7 +29,7 @@ const MAX_ALLOW: usize = 10_000;
 /// The alert of [`is_too_wide`].
 const WIDE: &str = "allow-wide";
 
-/// Who must not be banned: gathers it, and changes what commands have said.
+/// Gathers the addresses that must not be banned, and changes what commands have said.
 pub struct AllowList {
     pub(super) config: Arc<Current<Config>>,
     pub(super) backend: Arc<dyn Backend>,
@@ -63,7 +63,7 @@ impl AllowList {
         self.refresh_exemptions_by(&self.config.get())
     }
 
-    /// The same by a configuration that is not in force yet.
+    /// Refreshes the exemptions by a configuration that is not in force yet.
     pub fn refresh_exemptions_by(&self, config: &Config) -> Result<(), weir_enforce::Error> {
         let mut collector = self
             .collector
@@ -132,7 +132,8 @@ impl AllowList {
         }
     }
 
-    /// What `allow add --force` allowed; the configuration cannot.
+    /// Prefixes that `allow add --force` allowed although they are too wide; the
+    /// configuration cannot.
     pub(super) fn allowed_too_wide(&self) -> Vec<Prefix> {
         let allow = self.allow_entries();
         let allowed = allow.iter().map(|entry| entry.prefix);

@@ -30,13 +30,13 @@ pub struct ListedBan {
     pub subject: BanTarget,
     /// The ports that the ban covers.
     pub scope: PortSet,
-    /// Who says so.
+    /// The administrator, jail, watch, list or port that decided the ban.
     pub producer: BanSource,
-    /// What becomes of its packets.
+    /// Whether packets of the ban are dropped or rejected.
     pub action: Action,
-    /// Why it was banned.
+    /// The reason of the ban, in words.
     pub reason: String,
-    /// Since when; unknown if the explanation was lost.
+    /// The time of the decision; unknown if the explanation was lost.
     pub since: Option<Timestamp>,
     /// When the ban expires.
     pub until: Until,
@@ -74,12 +74,12 @@ impl ListedBan {
 /// The answer to a request that changes something.
 #[derive(Debug, Clone, Serialize)]
 pub struct Done<T: Serialize> {
-    /// What was done.
+    /// The result of the request.
     #[serde(flatten)]
     pub what: T,
-    /// Is it on disk?
+    /// Whether the change is on disk.
     pub saved: bool,
-    /// What the administrator should know.
+    /// A warning for the administrator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -94,12 +94,12 @@ impl<T: Serialize> Done<T> {
     }
 }
 
-/// How many bans were lifted.
+/// The result of lifting bans.
 #[derive(Debug, Clone, Serialize)]
 pub struct UnbanOutcome {
-    /// How many bans were lifted.
+    /// The number of bans that were lifted.
     pub lifted: usize,
-    /// What denies the subject still, in words.
+    /// Further bans, lists or rules that deny the subject still, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub still: Option<String>,
 }
@@ -116,9 +116,9 @@ pub struct Allowed {
 pub struct Why {
     /// The address or prefix in question.
     pub address: Prefix,
-    /// Are its packets dropped?
+    /// Whether the packets of the address are dropped.
     pub dropped: bool,
-    /// Would they be, where weir is attached and drops? With `dry-run`, with
+    /// Whether they would be dropped where weir is attached and drops. With `dry-run`, with
     /// `observe` and where it is attached to no interface nothing is.
     pub would_drop: bool,
     /// Is anything dropped on this host?
@@ -134,12 +134,12 @@ pub struct Why {
     /// and may deny any address of one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub bans_only: bool,
-    /// Its bans in force: of all of it.
+    /// Bans in force that cover the address, or the whole prefix.
     pub bans: Vec<ListedBan>,
     /// How many bans there are of parts of the prefix.
     #[serde(skip_serializing_if = "is_none")]
     pub within: usize,
-    /// Where it is said to be.
+    /// The country, continent and system of the address, by the database.
     pub place: Place,
     /// The lists that hold it.
     pub lists: Vec<Listing>,
@@ -150,7 +150,7 @@ pub struct Why {
     /// or of all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<PoolAccess>,
-    /// Its last bans, newest first.
+    /// The last bans of the address, newest first.
     pub history: Vec<Offence>,
     /// Findings that have not led to a ban yet.
     pub tracked: Vec<FailureCount>,
@@ -169,7 +169,7 @@ pub struct FailureCount {
     pub jail: String,
     /// Findings in its window.
     pub findings: u32,
-    /// How many make a ban.
+    /// The number of findings that make a ban.
     pub max_retry: u32,
 }
 
@@ -212,7 +212,7 @@ pub struct HostNameStatus {
     pub without_address: u64,
     /// … and in vain.
     pub failed: u64,
-    /// Those whose findings did not wait any longer.
+    /// Names whose findings did not wait any longer.
     pub late: u64,
     /// Findings for which there was no room.
     pub refused: u64,
@@ -250,11 +250,11 @@ pub struct TableUsage {
     pub map_bytes: Option<u64>,
 }
 
-/// Is this host protected?
+/// Whether this host is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// What is denied is dropped.
+    /// Denied packets are dropped.
     Protected,
     /// What is denied is counted, or only listed, and passes: as configured.
     Observing,
@@ -263,7 +263,7 @@ pub enum State {
 }
 
 impl State {
-    /// All there are.
+    /// All states, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Protected, Self::Observing, Self::NotProtected];
 
     /// The state's word, as `weir status` prints it.
@@ -276,10 +276,10 @@ impl State {
     }
 }
 
-/// The same with its reason.
+/// The state with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Protection {
-    /// In a word.
+    /// The state in one word.
     pub state: State,
     /// Why the state is as it is.
     pub why: String,
@@ -362,7 +362,7 @@ pub(super) fn no_log(bans: usize) -> String {
     format!("{none}; nobody else is banned, and the {bans} {are} enforced")
 }
 
-/// What allowing so much means.
+/// The warning about allowed prefixes that are too wide.
 pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
     let names: Vec<_> = wide.iter().map(Prefix::to_string).collect();
     let (are, them) = match wide {
@@ -378,15 +378,15 @@ pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
 /// The whole picture.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
-    /// Is this host protected?
+    /// Whether this host is protected, and why.
     pub protection: Protection,
     /// The version of this program.
     pub version: &'static str,
     /// The daemon's process number.
     pub pid: u32,
-    /// Since when it runs.
+    /// The time when the daemon started.
     pub since: Timestamp,
-    /// The same in seconds.
+    /// Seconds since the daemon started.
     pub uptime_seconds: u64,
     /// The configuration in force.
     pub config: String,
@@ -394,9 +394,9 @@ pub struct Status {
     pub instance: String,
     /// The backend in force.
     pub backend: &'static str,
-    /// What it cannot do.
+    /// Features that the backend lacks.
     pub limits: Vec<Limit>,
-    /// Does it count only?
+    /// Whether packets are only counted, and none is dropped.
     pub observe: bool,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyStatus>,
@@ -408,13 +408,13 @@ pub struct Status {
     pub app: Option<AppStatus>,
     /// Virtual routers that this host takes part in.
     pub vrrp: Vec<VrrpStatus>,
-    /// The interfaces that they are on.
+    /// The interfaces with virtual addresses.
     pub segments: Vec<SegmentStatus>,
     /// The tarpit ports, if there are any.
     pub tarpit: Option<TarpitStatus>,
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
-    /// How full the table is.
+    /// The use of the ban table.
     pub usage: TableUsage,
     /// Bans in force by who made them: a metric.
     #[serde(skip)]
@@ -423,7 +423,7 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.
     pub border: Option<ClassStatus>,
-    /// What they dropped, by list and country.
+    /// Packets that lists and geofence dropped, by list and country.
     pub dropped: Vec<ClassCounter>,
     /// The state of each jail.
     pub jails: Vec<JailStatus>,
@@ -435,7 +435,7 @@ pub struct Status {
     pub watches: Vec<WatchStatus>,
     /// The state of each sink.
     pub sinks: Vec<SinkStatus>,
-    /// What is wrong now.
+    /// Alerts that hold now.
     pub alerts: Vec<Alert>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<String>,

@@ -33,7 +33,7 @@ const MAX_COUNT: u32 = 64;
 /// What the alert about it is about.
 const ABOUT: &str = "fail2ban-state";
 
-/// What was taken over.
+/// Counts of what was taken over from Fail2ban.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TakenOver {
     /// Bans that are in force by that.
@@ -217,7 +217,7 @@ impl Fail2banState {
         taken
     }
 
-    /// Is it in force already, for as long?
+    /// Whether the ban is in force already, for as long.
     fn holds(&self, ban: &Ban, now: &Now) -> bool {
         let entries = self.backend.entries_for(ban.subject.prefix().addr());
         entries.unwrap_or_default().iter().any(|entry| {

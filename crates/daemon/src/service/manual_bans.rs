@@ -260,7 +260,7 @@ fn in_words(entry: &Entry) -> String {
     )
 }
 
-/// Who bans, in words.
+/// The producer of a ban, in words.
 fn by(producer: &BanSource) -> String {
     match producer {
         BanSource::Manual => "manually".to_owned(),

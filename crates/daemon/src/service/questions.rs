@@ -113,7 +113,7 @@ impl Questions {
         self.apps.programs()
     }
 
-    /// Who a process is, and which rules are about it.
+    /// The identity of a process, and the rules that are about it.
     pub fn why_program(&self, pid: u32) -> Result<Option<WhyProgram>, Refusal> {
         if self.config.get().app.is_none() {
             return Err(Refusal::NotFound(
@@ -249,7 +249,7 @@ impl Questions {
         Ok(self.jails_with(&self.backend.bans_by_producer()?))
     }
 
-    /// The same, when the bans in force are counted.
+    /// The jails with their numbers, given the bans in force by producer.
     fn jails_with(&self, in_force: &BTreeMap<BanSource, u64>) -> Vec<JailStatus> {
         let ledger = self.ledger.get();
         self.config
@@ -353,7 +353,7 @@ impl Questions {
         self.lists.status(&exempt)
     }
 
-    /// Is what is denied dropped?
+    /// Whether denied packets are dropped on this host, and why.
     fn protection(&self) -> Protection {
         Protection::of(
             self.backend.name(),

@@ -35,7 +35,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// It stops there next time.
+    /// Has the thread stop at this step the next time that it comes there.
     fn stop(&self, at: At) -> (Receiver<()>, Sender<()>) {
         let (stopped, has_stopped) = mpsc::channel();
         let (say_go_on, go_on) = mpsc::channel();
@@ -61,7 +61,7 @@ const KEEP: KeepHistory = KeepHistory {
     time: Duration::from_secs(86_400),
     bytes: 1 << 30,
 };
-/// One address of each family.
+/// The subjects of the test, one of each family.
 const WHO: [&str; 2] = ["192.0.2.7", "2001:db8:7::/64"];
 
 struct Daemon {

@@ -37,9 +37,9 @@ impl Booted {
 pub struct Now {
     /// The kernel's random name for this boot.
     pub boot: String,
-    /// Since boot, suspend included.
+    /// Nanoseconds since boot, suspend included.
     pub boottime: BootNanos,
-    /// By the calendar.
+    /// The wall clock.
     pub wall: Timestamp,
 }
 

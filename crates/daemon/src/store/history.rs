@@ -17,7 +17,7 @@ use super::{
     row::{DatabaseError, blob, subject_from, timestamp},
 };
 
-/// How much history is kept.
+/// The age and size to which history is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeepHistory {
     /// Offences younger than this …
@@ -27,7 +27,7 @@ pub struct KeepHistory {
 }
 
 impl KeepHistory {
-    /// What the top of the configuration says of it.
+    /// Reads `keep_history` and `history_mb` from the top of the configuration.
     pub(crate) fn read(root: &mut Section<'_, '_>) -> Self {
         Self {
             time: root
@@ -41,10 +41,10 @@ impl KeepHistory {
     }
 }
 
-/// What [`purge`] did.
+/// Counts of one call of [`purge`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Purged {
-    /// There is more to forget: call it again.
+    /// Whether there is more to forget: call it again.
     pub more: bool,
     /// Offences forgotten for want of room.
     pub for_size: usize,

@@ -27,12 +27,12 @@ pub(super) struct Identity {
     open: File,
     file: (u64, u64),
     header: [u8; HEADER],
-    /// It never shrinks.
+    /// Bytes of the file, which never shrinks.
     len: u64,
 }
 
 impl Identity {
-    /// Of the file that this connection has made or opened; gives it a number.
+    /// The identity of the file that this connection has made or opened; gives it a number.
     pub(super) fn of(connection: &Connection, path: &Path) -> Result<Self, DatabaseError> {
         let number: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         if number == 0 {

@@ -60,9 +60,9 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 pub enum Change {
     /// A ban was made or made longer.
     Ban {
-        /// With its explanation.
+        /// The ban, with its explanation.
         ban: Ban,
-        /// On this boot's clock.
+        /// The ban's end on this boot's clock.
         expiry: Expiry,
     },
     /// Bans that were made elsewhere, and count as past ones.
@@ -72,42 +72,42 @@ pub enum Change {
         /// How often the subject was banned, this one included.
         count: u32,
     },
-    /// A ban is in force, and the database may know nothing of it. What it knows
+    /// A ban is in force, and the database may not know of it. What is known of it there
     /// stays, and the offence is counted once.
     Recovered {
         /// The ban as it is enforced.
         entry: Entry,
-        /// By the wall clock.
+        /// The ban's end by the wall clock.
         until: Until,
     },
     /// A ban of an earlier boot is in force again, under this boot's clock.
     Restored {
         /// The ban as it is enforced.
         entry: Entry,
-        /// By the wall clock.
+        /// The ban's end by the wall clock.
         until: Until,
     },
     /// A ban was lifted or evicted.
     Unban {
         /// The address or network of the ban.
         subject: BanTarget,
-        /// Which of them.
+        /// The producer, ports and action of the ban.
         policy: Arc<Policy>,
     },
     /// A ban ended by itself, unless it was made longer since.
     Ended {
         /// The address or network of the ban.
         subject: BanTarget,
-        /// Which of them.
+        /// The producer, ports and action of the ban.
         policy: Arc<Policy>,
-        /// By this moment of this boot.
+        /// The moment of this boot by which the ban ended.
         by: BootNanos,
     },
-    /// All bans were lifted.
+    /// All bans were lifted by one command.
     UnbanAll,
     /// A prefix was allowed at run time.
     AllowAdd(AllowEntry),
-    /// That was taken back.
+    /// An allowed prefix was taken back.
     AllowDel(Prefix),
     /// A source has been read further.
     Progress(Progress),
@@ -120,7 +120,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whose bans it changes, if it is about one subject.
+    /// The subject whose bans the change is about, if it is about one.
     fn subject(&self) -> Option<BanTarget> {
         match self {
             Self::Ban { ban, .. } | Self::PastBans { ban, .. } => Some(ban.subject),
@@ -136,18 +136,18 @@ impl Change {
 pub struct AllowEntry {
     /// The prefix that is allowed.
     pub prefix: Prefix,
-    /// When it was allowed.
+    /// The time at which the prefix was allowed.
     pub since: Timestamp,
-    /// Why, in the administrator's words.
+    /// The administrator's words about it.
     pub note: String,
 }
 
 /// What only the database knows of a ban.
 #[derive(Debug, Clone, Serialize)]
 pub struct Detail {
-    /// When it was decided.
+    /// The time of the decision.
     pub since: Timestamp,
-    /// Why it was banned.
+    /// The reason of the ban, in words.
     pub reason: String,
     /// The lines that led to it.
     pub evidence: Vec<String>,
@@ -166,7 +166,7 @@ pub struct Offence {
     pub since: Timestamp,
     /// When the ban ends or ended.
     pub until: Until,
-    /// Why it was banned.
+    /// The reason of the ban, in words.
     pub reason: String,
 }
 

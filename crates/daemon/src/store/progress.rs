@@ -14,7 +14,7 @@ use super::row::{DatabaseError, blob, subject_from};
 pub struct Progress {
     /// The source's name.
     pub source: String,
-    /// Its own words for the place; `None` where it remembers that itself.
+    /// The source's own words for the place; `None` where it remembers that itself.
     pub position: Option<String>,
     /// Subjects whose counted failures have changed.
     pub tracked: Vec<Tracked>,

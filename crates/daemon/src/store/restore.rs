@@ -28,13 +28,13 @@ use super::clock::Now;
 pub struct Row {
     /// The address or network that is banned.
     pub subject: BanTarget,
-    /// Whose ban and which ports.
+    /// The producer, ports and action of the ban.
     pub policy: Arc<Policy>,
     /// Which of the boots it was written in: an index into [`StoredState::boots`].
     pub boot: usize,
-    /// When it expires on that boot's clock.
+    /// The ban's end on that boot's clock.
     pub expiry: Expiry,
-    /// When it expires by the wall clock.
+    /// The ban's end by the wall clock.
     pub until: Until,
 }
 
@@ -58,10 +58,10 @@ pub struct StoredState {
     pub rows: Vec<Row>,
 }
 
-/// What to do at start.
+/// Bans to insert, to explain and to forget at start.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// To be put into force.
+    /// Entries to put into force.
     pub insert: Vec<Entry>,
     /// In force without an explanation: the database gets one.
     pub unexplained: Vec<Entry>,
@@ -79,14 +79,14 @@ pub struct FillMarker {
 }
 
 impl FillMarker {
-    /// Of the daemon with this state directory.
+    /// The marker of the daemon with this state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             mark: state_dir.join("restoring"),
         }
     }
 
-    /// Was it begun and not ended?
+    /// Whether a fill was begun and not ended.
     pub fn was_cut_short(&self) -> bool {
         self.mark.exists()
     }
@@ -99,7 +99,7 @@ impl FillMarker {
         fs::write(&self.mark, "")
     }
 
-    /// All is in.
+    /// Removes the mark: all bans are in.
     ///
     /// # Errors
     /// As with [`FillMarker::begin`].

@@ -7,17 +7,17 @@ use jiff::Timestamp;
 use rusqlite::ErrorCode;
 use weir_core::{BanTarget, Prefix};
 
-/// What is wrong with the database.
+/// A fault of the database.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatabaseError {
     /// SQLite has answered with an error.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
-    /// Its file cannot be looked at.
+    /// The database's file cannot be looked at.
     #[error("cannot read it: {0}")]
     File(String),
-    /// It was written by a newer weir.
+    /// The database was written by a newer weir.
     #[error("it has version {found}, and this weir knows {known}: it was written by a newer weir")]
     Newer {
         /// The file's version.

@@ -22,7 +22,7 @@ use super::{
 const RETRY: Duration = Duration::from_secs(2);
 /// Without changes, the clocks are still written this often, for `remaining`.
 const HEARTBEAT: Duration = Duration::from_secs(30);
-/// That the history was cut short is told for this long.
+/// The time for which the alert holds that the history was cut short.
 pub(super) const TRIMMED: Duration = Duration::from_secs(86_400);
 
 /// Takes a file that is beyond use out of the way. `was`: what is the matter.
@@ -167,7 +167,7 @@ pub(super) fn write_until_stopped(shared: &Shared, mut connection: Option<Connec
     }
 }
 
-/// What the file is known by; a file that cannot be looked at is not watched.
+/// The identity of the database's file; a file that cannot be looked at is not watched.
 fn identify(shared: &Shared, connection: &Connection) -> Option<Identity> {
     Identity::of(connection, &shared.path)
         .inspect_err(|error| tracing::debug!("identity of the database: {error}"))

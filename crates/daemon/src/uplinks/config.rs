@@ -21,7 +21,7 @@ pub struct Enforcement {
     pub auto: bool,
     /// The backend that the configuration names.
     pub backend: BackendChoice,
-    /// What `auto` goes by.
+    /// The measured costs by which `auto` chooses a hook.
     pub advice: Advice,
     /// The name that this daemon's pins carry.
     pub instance: String,

@@ -15,8 +15,8 @@ use crate::host::HostFacts;
 /// The words that `prefer` takes.
 const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
 
-/// What `backend = "auto"` goes by. A calibration that cannot be used is no
-/// mistake in the configuration.
+/// The costs by which `backend = "auto"` chooses a hook. A calibration that cannot be used
+/// is no mistake in the configuration.
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,

@@ -91,17 +91,17 @@ const ADDRESSES: &str = "a list of addresses such as [\"192.0.2.80\", \"2001:db8
 const PEERS: &str = "a list of addresses such as [\"192.0.2.2\", \"fe80::2\"]";
 const POOLS: &str = "a list of pools by name such as [\"web\"]";
 
-/// Which virtual addresses weir holds.
+/// The virtual addresses that weir holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VipsConfig {
-    /// Those that it holds always, each with its interface.
+    /// Addresses that weir holds always, each with its interface.
     pub held: BTreeMap<IpAddr, String>,
-    /// Those that it holds while it is active.
+    /// Virtual routers, whose addresses weir holds while it is active.
     pub routers: Vec<VrrpConfig>,
 }
 
 impl VipsConfig {
-    /// Are there none?
+    /// Whether weir holds no virtual address.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.routers.is_empty()
     }
@@ -112,23 +112,23 @@ impl VipsConfig {
 pub struct VrrpConfig {
     /// The name in the configuration.
     pub name: String,
-    /// Where the hosts agree.
+    /// The interface on which the hosts agree.
     pub interface: String,
     /// The virtual router's id.
     pub id: u8,
-    /// How it takes part.
+    /// Priority, interval and preemption.
     pub settings: Settings,
     /// How much lower its priority is while a pool has no live real.
     pub track: u8,
-    /// Which pools those are.
+    /// The pools whose live reals the priority depends on.
     pub pools: Vec<String>,
     /// The virtual addresses, those of the pools as well.
     pub vips: Vec<IpAddr>,
-    /// The other hosts; none: anybody.
+    /// The addresses of the other hosts; empty: any host takes part.
     pub peers: Vec<IpAddr>,
     /// Whether it tells each of them alone.
     pub unicast: bool,
-    /// What an IPv4 checksum covers.
+    /// The part of a packet that an IPv4 checksum covers.
     pub checksum: Checksum,
 }
 
@@ -261,7 +261,7 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
     }
 }
 
-/// Those of one family.
+/// The addresses of one family.
 pub(super) fn of_family(addresses: &[IpAddr], is_v6: bool) -> impl Iterator<Item = IpAddr> {
     let addresses = addresses.iter().copied();
     addresses.filter(move |address| address.is_ipv6() == is_v6)

@@ -24,7 +24,7 @@ pub(super) type Added = (String, IpAddr);
 pub(super) struct HeldAddresses {
     path: PathBuf,
     boot: String,
-    /// Those that are weir's.
+    /// Addresses that weir has added, each with its interface.
     pub added: BTreeSet<Added>,
 }
 

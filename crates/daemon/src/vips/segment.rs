@@ -52,20 +52,20 @@ const VRRP: [SockFilter; 4] = [
 ];
 const ETHERNET: usize = 14;
 
-/// One that is listened to.
+/// The sockets by which weir listens on an interface.
 pub(super) struct LinkListener {
-    /// Its interface when it was opened.
+    /// The interface as it was when the sockets were opened.
     pub interface: Interface,
     arp: Arc<OwnedFd>,
     nd: Arc<OwnedFd>,
     /// Advertisements over IPv4 and IPv6, and who keeps the interface in their groups.
     vrrp: Option<[Arc<OwnedFd>; 2]>,
     _member: Option<Socket>,
-    /// What was counted of it.
+    /// Counters of what was refused.
     pub counts: Counts,
 }
 
-/// What was not taken, of a segment.
+/// Frames of a segment that were refused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts {
     /// Frames that were not as their RFC has them.
@@ -75,7 +75,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Those of another time as well.
+    /// Adds the counts of another time.
     pub fn add(&mut self, other: &Self) {
         self.malformed += other.malformed;
         for (why, count) in &other.refused {
@@ -123,13 +123,13 @@ impl LinkListener {
         })
     }
 
-    /// Is it the same interface still, with the same link-layer address?
+    /// Whether it is the same interface still, with the same link-layer address.
     pub fn is_of(&self, now: &Interface, vrrp: bool) -> bool {
         let is_same = (self.interface.index, self.interface.mac) == (now.index, now.mac);
         is_same && self.vrrp.is_some() == vrrp
     }
 
-    /// Those that become readable when somebody says something.
+    /// The sockets, which become readable when a message comes.
     pub fn sockets(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
         let vrrp = self.vrrp.iter().flatten().cloned();
         [self.arp.clone(), self.nd.clone()].into_iter().chain(vrrp)

@@ -38,7 +38,7 @@ pub(super) struct Group {
     pub own: Option<IpAddr>,
     since: Timestamp,
     transitions: u64,
-    /// Who was heard last, as active.
+    /// The address and priority that were heard last of an active host.
     active: Option<(IpAddr, u8)>,
     /// Advertisements in a row of another one while this is active, and the last.
     rivals: u32,
@@ -52,23 +52,23 @@ pub struct VrrpStatus {
     pub name: String,
     /// `ipv4` or `ipv6`: each is a virtual router of its own.
     pub family: &'static str,
-    /// Where its hosts agree.
+    /// The interface on which the hosts agree.
     pub interface: String,
     /// The virtual router's id.
     pub id: u8,
     /// `active`, `backup`, or `initialize` (it takes no part: its interface is down).
     pub state: &'static str,
-    /// As it is now: lower than configured while a pool has no live real.
+    /// The priority now: lower than configured while a pool has no live real.
     pub priority: u8,
-    /// When its state changed last.
+    /// The time of the last change of state.
     pub since: Timestamp,
     /// How often it has become active or ceased to be.
     pub transitions: u64,
-    /// Who else was heard last as active.
+    /// The other host that was heard last as active.
     pub active: Option<IpAddr>,
-    /// With which priority.
+    /// The priority of that host.
     pub active_priority: Option<u8>,
-    /// Its virtual addresses.
+    /// The virtual addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -89,13 +89,13 @@ impl Group {
         })
     }
 
-    /// Is it the same virtual router, so that its state stays?
+    /// Whether it is the same virtual router, so that its state stays.
     pub fn is_of(&self, config: &VrrpConfig) -> bool {
         let of = |config: &VrrpConfig| (config.name.clone(), config.interface.clone(), config.id);
         of(&self.config) == of(config)
     }
 
-    /// Its virtual addresses.
+    /// The virtual addresses of the family.
     pub fn vips(&self) -> Vec<IpAddr> {
         of_family(&self.config.vips, self.is_v6).collect()
     }
@@ -108,7 +108,7 @@ impl Group {
         self.router.state() == State::Active
     }
 
-    /// What alerts about it are about.
+    /// The subject of an alert about the virtual router.
     fn about(&self, what: &str) -> String {
         let family = self.family().to_ascii_lowercase();
         format!("vrrp-{}:{family}{what}", self.config.name)
@@ -147,7 +147,7 @@ impl Group {
         }
     }
 
-    /// Is it what this advertisement is about?
+    /// Whether the advertisement is about this virtual router.
     pub fn is_meant(&self, received: &ReceivedAdvertisement, interface: &str) -> bool {
         self.config.id == received.advertisement.id
             && self.is_v6 == received.from.is_ipv6()
@@ -257,7 +257,7 @@ impl Group {
         }
     }
 
-    /// Its state has changed, in words.
+    /// A message about the change of state.
     pub fn changed(&mut self) -> String {
         self.since = Timestamp::now();
         self.transitions += 1;
@@ -314,7 +314,7 @@ impl Group {
         sent
     }
 
-    /// As it is now.
+    /// The state of the virtual router, as shown.
     pub fn status(&self) -> VrrpStatus {
         let active = self.active.filter(|_| !self.is_active());
         VrrpStatus {

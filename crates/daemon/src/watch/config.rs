@@ -59,22 +59,22 @@ pub struct WatchConfig {
     pub command: Vec<String>,
     /// For how long its bans hold.
     pub limits: JailLimits,
-    /// What a ban covers.
+    /// The ports that a ban covers.
     pub scope: PortSet,
-    /// What its bans do to packets.
+    /// Whether packets of a ban are dropped or rejected.
     pub action: Action,
     /// Prefixes that this watch names in vain.
     pub ignore: PrefixSet,
-    /// Whom of those it names it bans.
+    /// The addresses that the watch bans, of those that its command names.
     pub only_if: OnlyIf,
 }
 
-/// Whom a watch bans.
+/// The addresses that a watch bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnlyIf {
-    /// Everybody it names.
+    /// All addresses that the command names.
     Any,
-    /// Those whom the geofence or a list denies as well.
+    /// Addresses that the geofence or a list denies as well.
     Denied,
 }
 

@@ -13,7 +13,7 @@ pub const MAX_LINE: usize = 1024;
 /// that somebody smuggled into its log, must not shut out half the internet.
 const WIDEST: (u8, u8) = (16, 32);
 
-/// Whom a line names, and why as far as it says.
+/// The addresses that a line names, with the line as the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The addresses that the line names.
@@ -22,14 +22,14 @@ pub struct Sighting {
     pub line: String,
 }
 
-/// Why a line names nobody.
+/// The reason why a line names nobody.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LineError {
-    /// It does not begin with an address.
+    /// The line does not begin with an address.
     Address(AddrError),
-    /// Its prefix is wider than a watch may name.
+    /// The prefix is wider than a watch may name.
     Wide(Prefix),
-    /// It has more than [`MAX_LINE`] bytes.
+    /// The line has more than [`MAX_LINE`] bytes.
     Long,
 }
 

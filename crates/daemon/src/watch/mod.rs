@@ -55,17 +55,17 @@ const SHOWN: usize = 120;
 /// What a watch may touch of the daemon.
 #[derive(Clone)]
 pub struct Handles {
-    /// Where it tells that a command does not run.
+    /// Alerts, which tell that a command does not run.
     pub alerts: Arc<Alerts>,
-    /// Where it tells of whom it sees.
+    /// The bus of events, which is told of addresses that commands name.
     pub events: Arc<Events>,
-    /// Who is exempt.
+    /// The exempt addresses.
     pub exempt: Arc<Exempt>,
-    /// Who counts, once the workers have started.
+    /// The ledger, once the workers have started.
     pub ledger: Arc<Current<Ledger>>,
-    /// What geofence and lists deny.
+    /// The classes that geofence and lists deny.
     pub classes: Arc<ClassSync>,
-    /// What is banned already.
+    /// The backend, with the bans in force.
     pub backend: Arc<dyn Backend>,
     /// Puts bans into force.
     pub bans: Arc<Bans>,
@@ -142,7 +142,7 @@ impl Drop for Watches {
 /// The thread of one watch.
 struct Watcher {
     daemon: Handles,
-    /// Its alerts are about this.
+    /// The subject of the watch's alerts.
     about: String,
     producer: BanSource,
     counters: Arc<Counters>,
@@ -256,7 +256,7 @@ impl Watcher {
         self.daemon.bans.enforce(bans);
     }
 
-    /// Is this to be banned? `bans` are about to be.
+    /// Decides on a sighting. `bans` are about to be.
     fn judge(&self, sighting: &Sighting, bans: &[Ban]) -> Option<Ban> {
         let (prefix, now) = (sighting.prefix, Timestamp::now());
         let ignored = |why: &str| {

@@ -29,7 +29,7 @@ pub struct Counters {
 pub struct WatchStatus {
     pub name: String,
     pub command: Vec<String>,
-    /// Its process group, if it runs now.
+    /// The process group of the watch's command, if it runs now.
     pub pid: Option<u32>,
     pub starts: u64,
     pub lines: u64,
@@ -52,7 +52,7 @@ pub struct WatchStats {
 }
 
 impl WatchStats {
-    /// None runs yet.
+    /// No watch runs yet.
     pub fn new(metrics: WatchMetrics) -> Self {
         Self {
             all: Mutex::default(),
@@ -75,7 +75,7 @@ impl WatchStats {
         all.entry(watch.to_owned()).or_insert_with(new).clone()
     }
 
-    /// Only these watches are there.
+    /// Forgets the counts of all watches but these.
     pub(crate) fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
         let mut all = self.lock();
         all.retain(|watch, _| is_kept(watch));

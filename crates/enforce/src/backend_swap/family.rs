@@ -23,11 +23,11 @@ use crate::{
 pub struct BackendHome {
     /// The name that pins, tables and sets carry.
     pub instance: String,
-    /// As [`KernelConfig::pin_root`].
+    /// The root of the pins, as [`KernelConfig::pin_root`].
     pub pin_root: PathBuf,
-    /// As [`KernelConfig::ipv4_length`].
+    /// The IPv4 prefix length of single entries, as [`KernelConfig::ipv4_length`].
     pub ipv4_length: Option<u8>,
-    /// As [`KernelConfig::room`].
+    /// The room of the first tables, as [`KernelConfig::room`].
     pub room: BanCounts,
     /// What may change later, the backend itself among it.
     pub settings: Settings,
@@ -36,7 +36,7 @@ pub struct BackendHome {
 /// A backend that is no longer used has gone after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Those that leave something in the kernel.
+/// Backends by what they leave in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Bpf,

@@ -50,7 +50,7 @@ fn over(before: DryRun) -> BackendSwap {
     }
 }
 
-/// Those that end first make room, and are mirrored.
+/// Bans that end first make room, and are mirrored.
 #[test]
 fn what_the_next_backend_has_no_room_for_is_said() {
     let swap = over(DryRun::new(100, None));

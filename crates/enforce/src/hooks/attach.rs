@@ -20,7 +20,7 @@ use crate::{Error, hook_selection};
 /// The interface that every network namespace has.
 const LOOPBACK: u32 = 1;
 
-/// What stands behind XDP: tcx, or a filter on a kernel without it.
+/// The hook behind XDP: tcx, or a tc filter on a kernel without it.
 fn tc() -> Hook {
     match weir_bpf::probe::tcx_programs(LOOPBACK) {
         Some(_) => Hook::Tcx,

@@ -11,9 +11,9 @@ pub struct Attachment {
     pub hook: String,
     /// Why this hook and not a cheaper one; empty when nothing stood in the way.
     pub note: String,
-    /// Is there such an interface? One that is not is waited for.
+    /// Whether there is an interface of this name. An absent one is waited for.
     pub present: bool,
-    /// What it is called since somebody renamed it; it is protected as before.
+    /// The device's name since somebody renamed it; it is protected as before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renamed: Option<String>,
 }

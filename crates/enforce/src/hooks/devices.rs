@@ -37,16 +37,16 @@ pub(crate) fn real_name(name: &str) -> Result<Option<String>, Error> {
 /// The names by which rules know the configured interfaces.
 #[derive(Default)]
 pub(crate) struct RealNames {
-    /// By configured name.
+    /// Devices by configured name.
     known: HashMap<String, Known>,
 }
 
 /// A device as it was last seen.
 struct Known {
     index: u32,
-    /// What it was called.
+    /// The device's name when it was last seen.
     real: String,
-    /// What it is called since somebody took the configured name away.
+    /// The device's name since somebody took the configured name away.
     renamed: Option<String>,
 }
 

@@ -22,7 +22,7 @@ pub(super) const AWAY: &str = "no such interface now; protected as soon as it is
 
 /// One configured interface.
 pub(super) struct Interface {
-    /// As configured. Its pins carry it, also while the device is called
+    /// The name in the configuration. Its pins carry it, also while the device is called
     /// otherwise.
     pub(super) name: String,
     /// What the device is called that had the name when weir was attached.

@@ -10,14 +10,14 @@ use crate::{Error, Settings, hook_selection::Advice};
 /// The hook that interfaces shall get.
 #[derive(Debug, Clone)]
 pub struct HookPlan {
-    /// As the configuration names it; `None` leaves it to `advice`.
+    /// The hook that the configuration names; `None` leaves it to `advice`.
     pub hook: Option<Hook>,
-    /// What `auto` goes by.
+    /// The costs by which `auto` chooses a hook.
     pub advice: Advice,
 }
 
 impl HookPlan {
-    /// What these settings ask for.
+    /// The plan of these settings.
     pub fn by(settings: &Settings) -> Self {
         Self {
             hook: settings.backend.hook(),
@@ -40,8 +40,8 @@ pub trait Programs {
     /// There is none, or the kernel refuses it: hook and program are named.
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error>;
 
-    /// Do they judge what goes out? Then an interface gets the twin of its hook
-    /// on egress as well.
+    /// Whether the programs judge packets that go out. Then an interface gets the twin of
+    /// its hook on egress as well.
     fn judge_outbound(&self) -> bool;
 
     /// A program at a hook of all interfaces, netfilter's, judges this one too.
@@ -50,6 +50,6 @@ pub trait Programs {
     /// There is no room for it.
     fn judge_interface(&self, index: u32) -> Result<(), Error>;
 
-    /// And no others but these.
+    /// Has the program at such a hook judge only these interfaces.
     fn judge_only(&self, indexes: &[u32]);
 }

@@ -38,7 +38,7 @@ const PROLONG: Duration = Duration::from_secs(3600);
 /// The backend `ipset`.
 pub struct Ipset {
     base: String,
-    /// What `iptables --version` says.
+    /// The answer of `iptables --version`.
     program: String,
     desired: Mutex<Desired>,
     kernel: Mutex<KernelState>,

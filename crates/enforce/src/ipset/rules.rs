@@ -18,7 +18,7 @@ const SURE: &str = ".sure";
 /// Where packets end whose source nobody has.
 const INVALID: &str = ".none";
 
-/// What the chains ask.
+/// The sets, scopes and settings that the chains are made from.
 pub(super) struct Asked<'a> {
     pub(super) base: &'a str,
     pub(super) interfaces: &'a [String],
@@ -27,7 +27,7 @@ pub(super) struct Asked<'a> {
     /// Scopes by their numbers, from 1 on.
     pub(super) scopes: &'a [PortSet],
     pub(super) lists: &'a [Cover],
-    /// Whose sets those lists are in; see [`list_set`].
+    /// The generation whose sets those lists are in; see [`list_set`].
     pub(super) list_generation: u8,
     /// Counted by the chains that were there before these.
     pub(super) counted: &'a Counted,
@@ -42,7 +42,7 @@ const MADE: [&str; 2] = ["made-table", "made-chain"];
 /// They are in a chain that no packet sees, with what earlier chains counted.
 const MARKS: &str = ".made";
 
-/// What of these came with us.
+/// Whether the table `raw` and its chain PREROUTING came with us.
 pub(super) fn made(saved: &str, base: &str) -> [bool; 2] {
     MADE.map(|mark| {
         let rule = format!("-A {base}{MARKS} -m comment --comment {mark} -j RETURN");
@@ -231,11 +231,12 @@ const ESSENTIAL: [&[&str]; 2] = [
     ],
 ];
 
-/// What no host has: [`weir_core::verdict::is_invalid_source`].
+/// Sources that no host has: [`weir_core::verdict::is_invalid_source`].
 const NOBODYS: [&str; 2] = ["0.0.0.0/8", "::/24"];
 
-/// What passes from there: what a host sends before it has an address (DHCP, IGMP,
-/// solicitations, MLD), and ::1, which the IP stack refuses from elsewhere.
+/// Matches of packets that pass from there: those that a host sends before it has an
+/// address (DHCP, IGMP, solicitations, MLD), and ::1, which the IP stack refuses from
+/// elsewhere.
 const WITHOUT_ADDRESS: [&[&str]; 2] = [
     &[
         "-s 0.0.0.0/32 -p udp -m udp --sport 68 --dport 67",

@@ -16,7 +16,7 @@ const FOR: &str = " for ";
 const MOST: usize = 16_777_216;
 /// The longest comment of an element.
 const MAX_COMMENT: usize = 255;
-/// Of the instance's name: set names have 31 bytes at most, chains 28.
+/// The longest instance name, in bytes: set names have 31 bytes at most, chains 28.
 const MAX_INSTANCE: usize = 14;
 
 /// The numbers that sets may have: one digit in their names.
@@ -79,7 +79,7 @@ pub(super) struct Bans {
     pub(super) hosts: bool,
     /// 0: all of them.
     pub(super) scope: u32,
-    /// Of all ports: does the allow list have an address of theirs?
+    /// For bans of all ports: whether the allow list has an address of theirs.
     pub(super) touched: bool,
     /// 0 of the set that packets ask; the others are for the next daemon.
     pub(super) rank: usize,

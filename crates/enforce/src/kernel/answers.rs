@@ -109,7 +109,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Is it to be answered, and is not?
+    /// Whether the program is to answer, and does not.
     pub(super) fn lacks(&self, answer: AnswerProgram) -> bool {
         let wanted = self.tables().current.wants(answer);
         wanted && (!answer.is_supported() || self.lacking(answer).is_some())

@@ -32,7 +32,7 @@ impl Kernel {
         self.effective_where(self.hooks.any_on_netfilter())
     }
 
-    /// The same, for whoever knows what is at the attach points.
+    /// The backend as far as its limits go, given whether any interface is on netfilter.
     pub(super) fn effective_where(&self, any_on_netfilter: bool) -> BackendChoice {
         match self.settings().backend {
             BackendChoice::Auto if any_on_netfilter => BackendChoice::Kernel(Hook::Netfilter),

@@ -116,7 +116,7 @@ impl Kernel {
         (points, current)
     }
 
-    /// As they are now.
+    /// The settings as they are now.
     fn settings(&self) -> Arc<Settings> {
         let settings = self.settings.read();
         settings.expect("no holder of this lock panics").clone()

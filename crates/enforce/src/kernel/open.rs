@@ -33,7 +33,7 @@ use crate::{
     hooks::{self, Hooks, link_events},
 };
 
-/// Where and how to enforce.
+/// The instance, its place and its tables.
 #[derive(Debug, Clone)]
 pub struct KernelConfig {
     /// Name of the pin directory: one daemon each.
@@ -45,7 +45,7 @@ pub struct KernelConfig {
     /// Bans that are about to come. New tables begin with this room: each growth
     /// costs some 0.2 s of the verifier.
     pub room: BanCounts,
-    /// What may change later.
+    /// The settings, which may change later.
     pub settings: Settings,
 }
 

@@ -24,15 +24,15 @@ pub(super) struct Policies {
 #[derive(Default)]
 struct Known {
     numbers: HashMap<Arc<Policy>, u16>,
-    /// By number − 1; with those of free numbers, which the kernel's table
-    /// still has.
+    /// Policies by number − 1; with those of free numbers, which the kernel's table still
+    /// has.
     policies: Vec<Option<Arc<Policy>>>,
     /// Numbers that nothing refers to, and no packet on its way does.
     free: Vec<u16>,
 }
 
 impl Policies {
-    /// What an adopted generation has.
+    /// Reads the policies of an adopted generation.
     pub(super) fn read(generation: &Generation) -> Result<Self, Error> {
         let mut known = Known::default();
         for (number, scope, action, producer) in small_maps::read_policies(&generation.policies)? {

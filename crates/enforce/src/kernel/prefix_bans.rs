@@ -24,7 +24,7 @@ impl Kernel {
         Key::of(prefix).filter(|_| fits)
     }
 
-    /// How many are not manual.
+    /// The number of prefix bans that are not manual.
     pub(super) fn shared_prefix_bans(&self, wide: &PrefixBans) -> usize {
         let is_shared = |policy| {
             let policy = self.policies.policy(policy);

@@ -29,12 +29,13 @@ pub(super) struct Next {
     /// A ban is in the current one and had no room in this: it must not become the
     /// current one.
     has_refused: AtomicBool,
-    /// It has all bans, and interfaces may have its programs already.
+    /// Whether the generation has all bans, so that interfaces may have its programs
+    /// already.
     is_met: bool,
 }
 
 impl Next {
-    /// Does it lack a ban that is in the current generation?
+    /// Whether the generation lacks a ban of the current one.
     pub(super) fn has_refused(&self) -> bool {
         self.has_refused.load(Ordering::Relaxed)
     }
@@ -190,7 +191,7 @@ fn set(reading: bool) {
     }
 }
 
-/// Has this thread no tables?
+/// Asserts that this thread does not read the tables.
 pub(super) fn assert_none_here() {
     debug_assert!(!READING.get(), "this thread reads the tables already");
 }

@@ -22,7 +22,7 @@ const PRIORITY_OUT: i32 = 300;
 const JUDGED: [&str; 2] = ["in4", "in6"];
 /// What is left to ask of packets that the hook of their device has judged.
 const AGAIN: &str = "again";
-/// Those that have rules for each set of bans.
+/// Chains that have rules for each set of bans.
 fn of_families() -> impl Iterator<Item = &'static str> {
     FRONT
         .into_iter()
@@ -85,8 +85,8 @@ impl Ruleset {
         table.rule(to, AGAIN, |rule| rule.verdict(Verdict::Accept));
     }
 
-    /// Who has a ban that rejects: left alone at the device's hook, judged as a
-    /// whole where there are answers.
+    /// Writes the rules for subjects whose ban rejects: left alone at the device's hook,
+    /// judged as a whole where there are answers.
     fn put_rejects(&self, to: &mut Batch, place: BackendHome, uses: &BTreeSet<Use>) {
         if !uses.contains(&Use::Rejecting) {
             return;

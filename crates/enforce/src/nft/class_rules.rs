@@ -92,7 +92,7 @@ impl Way {
 #[derive(Default)]
 pub(super) struct ClassRules {
     classes: Arc<Classes>,
-    /// What is said, without doubles: the number is the place + 1.
+    /// Classes with a verdict, without doubles: the number of a class is its index + 1.
     said: Vec<Class>,
     /// The number by class; 0: nothing.
     numbers: Vec<u32>,
@@ -194,8 +194,8 @@ impl ClassRules {
         }
     }
 
-    /// Has it anything to say about packets this way? Those that begin flows
-    /// one way are remembered for the other.
+    /// Whether the rules say anything about packets of this direction. Those that begin
+    /// flows one way are remembered for the other.
     fn is_about(&self, way: Way) -> bool {
         let lists = &self.classes.lists;
         !self.classes.fences.is_empty() || lists.iter().any(|list| way.is_of(list))
@@ -233,8 +233,8 @@ impl ClassRules {
         all
     }
 
-    /// Where packets this way end: one a list, one a country, and one for
-    /// flows that may begin.
+    /// Writes the chains where packets of this direction end: one a list, one a country,
+    /// and one for flows that may begin.
     fn write_ends(&self, to: &mut Batch, verdicts: &VerdictChains, way: Way, number: u32) {
         let table = &verdicts.table;
         let saved = format!("saved-{}", way.name());

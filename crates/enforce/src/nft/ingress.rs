@@ -26,19 +26,19 @@ use super::{
     wire::{Batch, MessageKind},
 };
 
-/// Which devices have their chain.
+/// The devices that have an ingress chain, and those that have none.
 #[derive(Default)]
 pub(super) struct Ingress {
-    /// Nothing is dropped.
+    /// Whether nothing is dropped.
     pub(super) observe: bool,
     covered: BTreeMap<u32, String>,
     /// Why the others have none, by name.
     without: BTreeMap<String, Without>,
 }
 
-/// What [`Ingress::look`] saw.
+/// The result of [`Ingress::look`].
 pub(super) struct Looked {
-    /// Those that shall have a chain.
+    /// Devices that shall have a chain, by index.
     wanted: BTreeMap<u32, String>,
     without: BTreeMap<String, Without>,
 }

@@ -14,8 +14,8 @@ const CHAIN: &str = "PREROUTING";
 /// NFPROTO_IPV4, NFPROTO_IPV6.
 const FAMILY: [u8; 2] = [2, 10];
 
-/// Are they there, the table and the chain? Without nf_tables: yes, for all
-/// that can be done about it.
+/// Whether the table and the chain are there. Without nf_tables: yes, for all that can be
+/// done about it.
 pub(crate) fn are_there(family: usize) -> [bool; 2] {
     let ask = || -> io::Result<[bool; 2]> {
         let socket = Nftables::open()?;

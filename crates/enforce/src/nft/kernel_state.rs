@@ -38,7 +38,7 @@ pub(super) type Count = (String, (u64, u64));
 pub(super) struct KernelState {
     pub(super) socket: Nftables,
     pub(super) capabilities: Capabilities,
-    /// What there is, once attached.
+    /// The ruleset in the kernel, once attached.
     pub(super) ruleset: Option<Ruleset>,
     /// Geofence and lists as they are, or will be.
     pub(super) class_rules: Arc<ClassRules>,
@@ -193,7 +193,7 @@ impl KernelState {
         Ok(counted)
     }
 
-    /// Those of a table alone.
+    /// Reads the counters of one table.
     pub(super) fn read_counters(&self, table: &Table) -> io::Result<Vec<Count>> {
         let of_table = |to: &mut Batch| {
             to.text(1, &table.0);

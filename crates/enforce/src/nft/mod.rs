@@ -193,8 +193,8 @@ impl Nft {
         kernel.devices.look(&configured)
     }
 
-    /// The same for a table that is made anew: where nobody can look, for want of
-    /// descriptors say, the names in force stay. `follow` looks again, and says so.
+    /// The names of interfaces for a table that is made anew: where nobody can look, for
+    /// want of descriptors say, the names in force stay. `follow` looks again, and says so.
     fn names_to_write(&self, kernel: &mut KernelState) -> Result<Vec<String>, Error> {
         match self.look_at_devices(kernel) {
             Err(error) if kernel.ruleset.is_some() => {

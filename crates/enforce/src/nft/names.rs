@@ -70,12 +70,12 @@ pub(super) fn read_set(name: &str) -> Option<(u8, u32)> {
     Some((length, scope))
 }
 
-/// Where the ports of a scope are asked, of bans that drop.
+/// The chain that compares the ports of a scope, for bans that drop.
 pub(super) fn scope_chain(number: u32) -> String {
     format!("scope-{number}")
 }
 
-/// The same of bans that reject.
+/// The chain that compares the ports of a scope, for bans that reject.
 pub(super) fn refused_chain(number: u32) -> String {
     format!("refused-{number}")
 }
@@ -119,7 +119,7 @@ pub(super) fn comment(policy: &Policy) -> String {
     }
 }
 
-/// What such a comment says.
+/// Reads the producer and the action from such a comment.
 pub(super) fn read_comment(comment: &str) -> Option<(BanSource, Action)> {
     let (producer, action) = match comment.split_once(' ') {
         Some((producer, action)) => (producer, action.parse().ok()?),

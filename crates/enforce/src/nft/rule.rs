@@ -26,7 +26,7 @@ pub(super) const SCRATCH: Register = Register(18);
 const VERDICT: Register = Register(0);
 
 impl Register {
-    /// This many registers further.
+    /// The register that is this many further.
     pub(super) fn plus(self, registers: u32) -> Self {
         Self(self.0 + registers)
     }
@@ -65,7 +65,7 @@ pub(super) enum RejectReply {
     Prohibited,
 }
 
-/// What becomes of a packet.
+/// The verdict of a rule on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict<'a> {
     Drop,

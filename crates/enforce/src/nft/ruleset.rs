@@ -86,11 +86,11 @@ pub(super) struct Desired<'a> {
     pub(super) class_rules: &'a ClassRules,
     pub(super) interfaces: &'a [String],
     pub(super) observe: bool,
-    /// What its counters begin with.
+    /// Packets and bytes with which the counters begin.
     pub(super) counted: &'a Counted,
 }
 
-/// What of it is in the kernel.
+/// The part of the desired state that is in the kernel.
 pub(super) struct Ruleset {
     capabilities: Capabilities,
     verdicts: VerdictChains,
@@ -105,7 +105,7 @@ pub(super) struct Ruleset {
     /// The maps of classes, by family: on the way in, on the way out.
     pub(super) maps: [[Option<String>; 2]; 2],
     allow: Arc<Covered>,
-    /// Its chains stand this far behind their usual priority.
+    /// The distance of the chains behind their usual priority.
     pub(super) behind: i32,
 }
 
@@ -480,12 +480,13 @@ impl Ruleset {
         self.numbers
     }
 
-    /// How many scopes there are.
+    /// The number of scopes.
     pub(super) fn scopes(&self) -> usize {
         self.scopes.len()
     }
 
-    /// What its rules depend on, in numbers.
+    /// Numbers on which the rules depend: sets, scopes, rejecting scopes, classes and allowed
+    /// prefixes.
     pub(super) fn chains(&self) -> [usize; 5] {
         let sets = self.sets.values().map(BTreeSet::len).sum();
         let classes = self.classes as usize;

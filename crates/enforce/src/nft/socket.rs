@@ -87,7 +87,7 @@ impl Nftables {
         self.get_of(INET, kind, fill, read)
     }
 
-    /// The same about tables of another family.
+    /// Asks for one object of a table of this family.
     pub(super) fn get_of<T>(
         &self,
         family: u8,
@@ -120,7 +120,7 @@ impl Nftables {
         self.dump_of(INET, kind, fill, read)
     }
 
-    /// The same about tables of another family.
+    /// Asks for all objects of a kind in tables of this family.
     pub(super) fn dump_of<T>(
         &self,
         family: u8,

@@ -33,7 +33,7 @@ const NETWORK: u32 = 2;
 /// Lengths of addresses, by family.
 pub(super) const ADDRESS: [u32; 2] = [4, 16];
 
-/// What a set holds.
+/// The keys and data of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// Names of interfaces.
@@ -52,14 +52,15 @@ pub(super) enum Shape {
     Flows(usize, u32, u64),
 }
 
-/// Where packets enter a chain: `enum nf_inet_hooks`, with the priority there.
+/// The hook of a chain: `enum nf_inet_hooks`, with the priority there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Hook<'a> {
     Prerouting(i32),
     Postrouting(i32),
-    /// Of the device with this name.
+    /// The ingress hook of the device with this name.
     Ingress(&'a str, i32),
-    /// The same in a table of the family netdev, which sees frames of all types.
+    /// The ingress hook of this device in a table of the family netdev, which sees frames
+    /// of all types.
     Frames(&'a str, i32),
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Element<'a> {
     pub(super) key: &'a [u8],
     /// The chain that a map jumps to.
     pub(super) jump: Option<&'a str>,
-    /// What `nft list` prints beside it.
+    /// The comment that `nft list` prints beside the element.
     pub(super) comment: Option<&'a str>,
     /// Milliseconds; `None` for ever.
     pub(super) timeout: Option<u64>,
@@ -258,7 +259,7 @@ impl Table {
         self.rule_about(to, chain, "", fill);
     }
 
-    /// The same with a comment, which `nft list` shows.
+    /// Adds a rule with a comment, which `nft list` shows.
     pub(super) fn rule_about(
         &self,
         to: &mut Batch,

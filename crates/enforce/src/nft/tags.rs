@@ -78,14 +78,14 @@ pub(super) fn let_go(socket: &Nftables, table: &Table, chain: &str) -> io::Resul
     socket.commit(to)
 }
 
-/// Is the table there?
+/// Whether the table exists in the kernel.
 pub(super) fn is_there(socket: &Nftables, table: &Table) -> io::Result<bool> {
     let asked = |to: &mut Batch| to.text(1, &table.0);
     let found = socket.get_of(NETDEV, MessageKind::GetTable, asked, |_| Some(()))?;
     Ok(found.is_some())
 }
 
-/// Has it its rules for so many devices?
+/// Whether the table has its rules for so many devices.
 pub(super) fn is_whole(socket: &Nftables, table: &Table, devices: usize) -> io::Result<bool> {
     let of_table = |to: &mut Batch| to.text(1, &table.0);
     let rules = socket.dump_of(

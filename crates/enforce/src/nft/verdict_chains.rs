@@ -37,11 +37,11 @@ const WITHOUT_ADDRESS: [(u8, &[u8]); 2] = [(255, &[133, 135]), (1, &[130, 131, 1
 
 /// Where bans of all ports end whose subject has no allowed address.
 pub(super) const SURE: [&str; 2] = ["banned4", "banned6"];
-/// Where packets of nobody end.
+/// The chain of packets that no ban covers.
 pub(super) const PASS: &str = "pass";
 /// Where packets go whose source nobody has, by family; those of others return.
 pub(super) const INVALID: [&str; 2] = ["invalid4", "invalid6"];
-/// Where bans that reject end.
+/// The chain of bans that reject.
 pub(super) const REJECTED: &str = "rejected";
 const ESSENTIAL: &str = "essential-in";
 const SILENT: &str = "rejected-silent";
@@ -373,7 +373,7 @@ impl VerdictChains {
         self.ports(to, &chain, scope, end, ABOUT_SCOPE);
     }
 
-    /// The same for bans that reject.
+    /// The chain of a scope, for bans that reject.
     pub(super) fn refused(&self, to: &mut Batch, scope: &PortSet, number: u32) {
         let chain = names::refused_chain(number);
         self.table.chain(to, &chain);

@@ -16,7 +16,7 @@ pub(super) const ACK: u16 = 4;
 pub(super) const DUMP: u16 = 0x300;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
-/// Of a deletion: only what nothing is in.
+/// The flag of a deletion that refuses what is still in use.
 const NOT_RECURSIVE: u16 = 0x100;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -26,7 +26,7 @@ pub(super) const INET: u8 = 1;
 /// Rules for the frames of a device.
 pub(super) const NETDEV: u8 = 5;
 
-/// What a message is about: `enum nf_tables_msg_types`.
+/// The kind of a message: `enum nf_tables_msg_types`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(super) enum MessageKind {
@@ -53,7 +53,7 @@ pub(super) enum MessageKind {
 }
 
 impl MessageKind {
-    /// Of messages that make something, whether it is there or not.
+    /// Flags of messages that make something, whether it is there or not.
     fn flags(self) -> u16 {
         match self {
             Self::NewTable | Self::NewChain | Self::NewSet => CREATE,
@@ -67,7 +67,7 @@ impl MessageKind {
 /// Messages in one transaction, or a single question.
 pub(super) struct Batch {
     bytes: Vec<u8>,
-    /// Where the last message begins; 0: there is none yet.
+    /// The position at which the last message begins; 0: there is none yet.
     last: usize,
     sequence: u32,
     transaction: bool,
@@ -83,7 +83,7 @@ impl Batch {
         batch
     }
 
-    /// The same about tables of another family.
+    /// Begins a transaction about tables of this family.
     pub(super) fn of_family(family: u8) -> Self {
         Self {
             family,
@@ -222,7 +222,7 @@ pub(super) enum NetlinkReply<'a> {
     Found(Attributes<'a>),
     /// A message was carried out, or not.
     Outcome(io::Result<()>),
-    /// No more follow.
+    /// The end of the answer.
     Done,
 }
 
@@ -273,7 +273,7 @@ pub(super) fn interrupted(bytes: &[u8]) -> bool {
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// All of them, numbered.
+    /// The attributes, each with its number.
     pub(super) fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let mut bytes = self.0;
         std::iter::from_fn(move || {

@@ -44,7 +44,8 @@ pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Does it beside this thread; what it returned, unless that takes too long.
+/// Does the work on a thread of its own; the channel has the result, unless that takes too
+/// long.
 pub(super) fn beside<T: Send + 'static>(
     backend: &Arc<Kernel>,
     work: impl FnOnce(&Kernel) -> T + Send + 'static,

@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Value, Error> {
     serde_json::from_str(&plain).map_err(|e| Error(format!("it is not JSON: {e}")))
 }
 
-/// The same text, with spaces for what is not JSON: errors keep their place.
+/// The text with spaces for what is not JSON: errors keep their place.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();

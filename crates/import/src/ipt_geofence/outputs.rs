@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{BAN_TIMES, Keys, Toml, ban_times, brief};
 
-/// What a shell would act on: such a command is no program with arguments.
+/// Characters that a shell would act on: such a command is no program with arguments.
 const SHELL: &[char] = &[
     '|', ';', '&', '$', '`', '<', '>', '(', ')', '{', '}', '*', '?', '[', ']', '~', '#', '\n',
 ];

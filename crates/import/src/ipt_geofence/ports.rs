@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Which ports, one flag each.
+/// A set of ports, one flag each.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ports(Box<[bool; 65_536]>);
 
@@ -40,7 +40,7 @@ impl Ports {
         !self.0.contains(&true)
     }
 
-    /// As few ranges as possible.
+    /// The set as the fewest ranges.
     pub fn ranges(&self) -> Vec<(u16, u16)> {
         let mut ranges: Vec<(u16, u16)> = Vec::new();
         for port in (0..=u16::MAX).filter(|port| self.0[usize::from(*port)]) {

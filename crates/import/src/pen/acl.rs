@@ -26,7 +26,7 @@ enum Who {
 }
 
 impl Entry {
-    /// What follows `acl N`; an error says why it is none, and what to do.
+    /// Reads what follows `acl N`; an error says why it is no entry, and what to do.
     pub(super) fn parse(words: &[&str]) -> Result<Self, String> {
         let permits = match words.first() {
             Some(&"permit") => true,

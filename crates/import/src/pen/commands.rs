@@ -98,7 +98,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
 ];
 
 impl Pen {
-    /// One command; `words` is not empty.
+    /// Carries out one command; `words` is not empty.
     pub(super) fn command(
         &mut self,
         place: &str,

@@ -24,7 +24,7 @@ impl Server {
         unicast(&self.host)
     }
 
-    /// Its fields; the second are those that are no numbers.
+    /// Reads the fields of a server; second, those that are no numbers.
     pub(super) fn parse(place: &str, text: &str) -> (Self, Vec<String>) {
         let (host, rest) = split_host(text);
         let mut wrong = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn split_host(text: &str) -> (&str, &str) {
     text.split_once(':').unwrap_or((text, ""))
 }
 
-/// What `address` in `reals` takes.
+/// The address, if `address` in `reals` takes it.
 pub(super) fn unicast(text: &str) -> Option<IpAddr> {
     let addr = text.parse::<IpAddr>().ok()?.to_canonical();
     let fits = match addr {

@@ -310,7 +310,7 @@ fn tarpit(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mu
     }
 }
 
-/// What `addresses` takes.
+/// Whether `addresses` takes the prefix.
 fn is_unicast(prefix: Prefix) -> bool {
     match prefix.addr() {
         IpAddr::V4(addr) => prefix.bits() >= 8 && !matches!(addr.octets()[0], 0 | 127 | 224..),

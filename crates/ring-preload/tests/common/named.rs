@@ -99,7 +99,7 @@ impl Named {
     }
 }
 
-/// What came back.
+/// The answers that the name server gave.
 #[derive(Debug, Default)]
 pub struct Answers {
     pub whole: usize,

@@ -8,7 +8,7 @@ use weir_config::manual::{
 
 const EVENTS_ABOUT: &str = "The events that the sink gets.";
 const USUAL_EVENTS: &str = "[\"ban\", \"unban\", \"error\", \"start\", \"stop\"]";
-/// Of a sink without a choice of formats.
+/// The key `events` of a sink without a choice of formats.
 const EVENTS_OF_ONE_FORMAT: Key = key("events", Is(USUAL_EVENTS), EVENTS_ABOUT);
 const EVENTS: Key = key(
     "events",

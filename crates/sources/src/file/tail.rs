@@ -38,18 +38,18 @@ pub(super) struct Tail {
     pub file: File,
     pub id: FileId,
     pub path: PathBuf,
-    /// Whose subscriptions it belongs to.
+    /// For each subscription, whether the file belongs to it.
     pub readers: Vec<bool>,
     pub order: u64,
     pub watch: Option<i32>,
     pub dirty: bool,
     /// No pattern matches it any more: since when, or when something came last.
     pub retired: Option<Instant>,
-    /// Why it could not be read when that was tried last.
+    /// The reason why the file could not be read when that was tried last.
     pub trouble: Option<String>,
-    /// What is read next.
+    /// The position of the next byte to read.
     offset: u64,
-    /// Where the unfinished line begins.
+    /// The position at which the unfinished line begins.
     line_start: u64,
     /// The unfinished line, at most `MAX_LINE` bytes of it.
     partial: Vec<u8>,
@@ -89,7 +89,8 @@ impl Tail {
         }
     }
 
-    /// These subscriptions find it now; whoever did before goes on. Are these all?
+    /// Adds these subscriptions to the readers; whoever read the file before goes on. True:
+    /// these are all its readers.
     pub fn read_by(&mut self, readers: &[bool]) -> bool {
         self.readers.resize(readers.len(), false);
         let mut all = true;
@@ -108,7 +109,7 @@ impl Tail {
         self.before = age;
     }
 
-    /// Of the line that is read now.
+    /// The origin of the line that is read now.
     fn origin(&self) -> Origin<'_> {
         Origin {
             path: &self.path,
@@ -273,12 +274,12 @@ impl Tail {
         Ok(memchr::memrchr(b'\n', &ours[..alike]).map_or(0, |at| at as u64 + 1))
     }
 
-    /// Has it no name any more?
+    /// Whether the file has no name any more.
     pub fn is_deleted(&self) -> bool {
         self.metadata().is_ok_and(|meta| meta.nlink() == 0)
     }
 
-    /// Was anything written to it?
+    /// Whether anything was written to the file.
     pub fn is_begun(&self) -> bool {
         self.metadata().is_ok_and(|meta| meta.len() > 0)
     }

@@ -41,7 +41,7 @@ fn append(path: &Path, text: impl AsRef<[u8]>) {
     file.write_all(text.as_ref()).unwrap();
 }
 
-/// One batch's lines.
+/// The lines and counts of one batch.
 fn batch(source: &mut FileSource, timeout: Duration) -> (Vec<String>, BatchInfo) {
     let mut lines = vec![];
     let info = source
@@ -52,7 +52,7 @@ fn batch(source: &mut FileSource, timeout: Duration) -> (Vec<String>, BatchInfo)
     (lines, info)
 }
 
-/// All that is there now.
+/// All lines that are there now.
 fn lines(source: &mut FileSource) -> Vec<String> {
     let mut all = vec![];
     loop {
@@ -197,7 +197,8 @@ fn a_renamed_file_is_finished_before_its_successor() {
     assert_eq!((found, rotated), (vec!["f".to_owned()], 1));
 }
 
-/// Its writer was not told to open the new one: nginx without a signal, say.
+/// A renamed file grows while its writer was not told to open the new one: nginx without a
+/// signal, say.
 #[test]
 fn a_renamed_file_is_read_while_it_grows() {
     let dir = tempfile::tempdir().unwrap();
@@ -648,8 +649,8 @@ proptest! {
     }
 }
 
-/// What was there is old; what came since is new; of what appears as a whole
-/// nobody knows.
+/// The age of lines: those that were there are a backlog, those that came since are new,
+/// and of a file that appears as a whole nobody knows.
 #[test]
 fn lines_know_whether_they_are_a_backlog() {
     let dir = tempfile::tempdir().unwrap();

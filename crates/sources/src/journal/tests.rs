@@ -9,7 +9,7 @@ use std::{
 
 const REMOTE: &str = "/lib/systemd/systemd-journal-remote";
 
-/// Is the tool there? Named as the probe of a skip.
+/// Whether the tool is installed. Named as the probe of a skip.
 fn probe(test: &str) -> bool {
     let there = Path::new(REMOTE).exists();
     if !there {
@@ -25,7 +25,7 @@ fn entry(second: u64, comm: &str, uid: u32, message: &[u8]) -> Vec<u8> {
     of_unit(second, (comm, uid), ("session-1.scope", "sshd"), message)
 }
 
-/// The same of a unit's process, under an identifier.
+/// Writes an entry of a unit's process, under an identifier.
 fn of_unit(
     second: u64,
     (comm, uid): (&str, u32),

@@ -25,16 +25,16 @@ pub struct Cache {
 pub struct Kept {
     /// The list as it came, unpacked.
     pub bytes: Vec<u8>,
-    /// What the server calls this version.
+    /// The server's marks of this version.
     pub validators: Validators,
-    /// When it was last known to be the newest.
+    /// The time at which the list was last known to be the newest.
     pub checked: SystemTime,
 }
 
 /// The first line of a copy.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// Where the list is from: a copy of another source is none.
+    /// The source of the list: a copy of another source is none.
     source: String,
     /// Bytes behind this line: a copy of another length is damaged.
     bytes: usize,

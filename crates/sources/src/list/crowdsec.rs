@@ -58,7 +58,7 @@ enum Read<'a> {
     Malformed(serde_json::Value),
 }
 
-/// What a decision asks for.
+/// The kind of a decision, with its prefix.
 enum Asked {
     /// A ban of the prefix.
     Ban(Prefix),
@@ -66,7 +66,7 @@ enum Asked {
     Other,
     /// A ban of what no list may hold: why.
     Refused(String),
-    /// What cannot be read: what is there.
+    /// A decision that cannot be read, with its text.
     Malformed(String),
 }
 
@@ -171,18 +171,18 @@ pub fn ask(
 }
 
 impl Decisions {
-    /// How many there are.
+    /// The number of decisions in force.
     pub fn len(&self) -> usize {
         self.until.len()
     }
 
-    /// None at all?
+    /// Whether no decision is in force.
     pub fn is_empty(&self) -> bool {
         self.until.is_empty()
     }
 
-    /// What an answer makes of them; `everything`: it is about all there are.
-    /// They stay as they are if it makes no sense.
+    /// Applies an answer to the decisions; `everything`: it is about all there are. They
+    /// stay as they are if it makes no sense.
     pub fn apply(
         &mut self,
         answer: &[u8],
@@ -251,13 +251,13 @@ impl Decisions {
         self.until.len() != before
     }
 
-    /// When the next one ends.
+    /// The time when the next decision ends.
     pub fn next_end(&self) -> Option<SystemTime> {
         let end = self.until.values().min()?;
         Some(UNIX_EPOCH + Duration::from_secs(*end))
     }
 
-    /// Those in force as a list: sorted, overlaps joined.
+    /// The decisions in force as a list: sorted, overlaps joined.
     pub fn prefixes(&self) -> Vec<Prefix> {
         let all: Vec<Prefix> = self.until.keys().copied().collect();
         let limits = Limits {
@@ -286,7 +286,7 @@ impl Decisions {
         text
     }
 
-    /// What `print` wrote; lines that it did not write are left out.
+    /// Reads the text that `print` wrote; lines that it did not write are left out.
     pub fn read(kept: &[u8], now: SystemTime) -> Self {
         let text = String::from_utf8_lossy(kept);
         let until = text.lines().filter_map(|line| {

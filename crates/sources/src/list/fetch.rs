@@ -22,7 +22,7 @@ use ureq::{
 use super::ListError;
 use crate::certificates;
 
-/// How long is waited for a server.
+/// The times that a server may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// For its name, and for a connection to it.
@@ -43,39 +43,40 @@ impl Default for Patience {
     }
 }
 
-/// What a server calls the version that it sent.
+/// The marks of a version by which a server tells whether it has a newer one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validators {
-    /// Its entity tag.
+    /// The version's entity tag.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub etag: Option<String>,
-    /// Its time, as written.
+    /// The version's time, as the server wrote it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_modified: Option<String>,
 }
 
-/// What to fetch.
+/// A request for a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The URL to fetch.
     pub url: &'a str,
-    /// Those who may vouch for the server, in place of the system's.
+    /// A file with the certificates that the server is trusted by, in place of the
+    /// system's.
     pub ca_file: Option<&'a Path>,
-    /// More bytes are refused.
+    /// The most bytes of an answer: a longer one is refused.
     pub max_bytes: usize,
     /// The version that is there already.
     pub known: Option<&'a Validators>,
     /// A key, and the name of the header that carries it. Who sends one
     /// follows no redirect.
     pub key: Option<(&'a str, &'a str)>,
-    /// How long it may take.
+    /// The times that the server may take.
     pub patience: Patience,
 }
 
-/// What a server has answered.
+/// The answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FetchOutcome {
-    /// Nothing has changed.
+    /// The list has not changed.
     Unchanged,
     /// The whole list.
     Changed {
@@ -86,15 +87,15 @@ pub enum FetchOutcome {
     },
 }
 
-/// How many redirects are followed.
+/// The most redirects that are followed.
 const REDIRECTS: u32 = 5;
 /// The longest validator that is sent back.
 const MAX_VALIDATOR: usize = 512;
 /// A certificate file is not larger.
 const MAX_CA_FILE: usize = 4 << 20;
 
-/// Is it a URL that [`get`] can ask? Not one with a user and a password: they
-/// would not be sent.
+/// Whether it is a URL that [`get`] can ask. Not one with a user and a password: they would
+/// not be sent.
 pub fn is_url(text: &str) -> bool {
     let Ok(uri) = text.parse::<ureq::http::Uri>() else {
         return false;
@@ -157,7 +158,7 @@ pub fn get(request: &Request<'_>) -> Result<FetchOutcome, ListError> {
     }
 }
 
-/// Who may vouch for the server.
+/// The certificates that the server is trusted by.
 fn roots(request: &Request<'_>) -> Result<RootCerts, ListError> {
     if !request.url.starts_with("https") {
         return Ok(RootCerts::WebPki);

@@ -30,7 +30,7 @@ pub enum Format {
     Plain,
     /// An entry in this column, counted from 1.
     Csv(usize),
-    /// What `ipset save` prints.
+    /// The output of `ipset save`.
     Ipset,
     /// A hosts file: its names are of no use here, its addresses are.
     Hosts,
@@ -51,7 +51,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What [`Format`] reads.
+/// The values that [`Format`] is read from.
 pub const FORMATS: &str =
     "\"auto\", \"plain\", \"csv:COLUMN\" (from 1), \"ipset\", \"hosts\", \"json\"";
 
@@ -93,11 +93,11 @@ const OTHER_LINES: usize = 16;
 /// ([`Limits::widest`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {
-    /// What a ban may hold.
+    /// Prefixes that a ban may hold.
     Bannable,
-    /// Nor networks that hosts use among themselves (private, shared,
-    /// link-local): published lists name them as bogons, and whoever bans them
-    /// has banned his own network.
+    /// Prefixes that a ban may hold, but for networks that hosts use among themselves
+    /// (private, shared, link-local): published lists name them as bogons, and whoever bans
+    /// them has banned his own network.
     Public,
     /// For an allow list.
     Allow,
@@ -135,7 +135,7 @@ impl Admit {
     }
 }
 
-/// How much is taken.
+/// The caps of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How many bytes a list may have when its compression is undone.
@@ -154,7 +154,7 @@ pub const WIDEST: [u8; 2] = [4, 8];
 /// Lines or entries that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SkippedLines {
-    /// How many were left out.
+    /// The number of lines or entries that were left out.
     pub count: usize,
     /// The first of them: line number and what is there.
     pub first: Vec<(usize, String)>,
@@ -168,7 +168,7 @@ impl SkippedLines {
         }
     }
 
-    /// One of them is not there any more.
+    /// Takes a line out that is not there any more.
     pub(super) fn forget(&mut self, text: &str) {
         self.count = self.count.saturating_sub(1);
         if let Some(at) = self.first.iter().position(|(_, told)| told == text) {
@@ -180,9 +180,9 @@ impl SkippedLines {
 /// A list that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedList {
-    /// Which grammar it is written in.
+    /// The grammar of the list.
     pub format: Format,
-    /// Its prefixes: sorted, none in another, neighbours joined.
+    /// The prefixes of the list: sorted, none in another, neighbours joined.
     pub prefixes: Vec<Prefix>,
     /// Entries as they were written.
     pub entries: usize,
@@ -190,7 +190,7 @@ pub struct ParsedList {
     pub skipped: SkippedLines,
     /// Entries that no list may hold.
     pub refused: SkippedLines,
-    /// Those of them that are too wide.
+    /// Entries of these that are too wide.
     pub wide: Wide,
 }
 
@@ -318,7 +318,7 @@ fn detect(text: &[u8]) -> Format {
     }
 }
 
-/// Does it begin with an IPv6 address in brackets?
+/// Whether the text begins with an IPv6 address in brackets.
 fn bracketed(text: &[u8]) -> bool {
     lines(text).next().is_some_and(|line| plain(line).is_some())
 }
@@ -343,7 +343,7 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .take_while(|word| !word.starts_with(b"#"))
 }
 
-/// One entry, by family.
+/// One entry of a list, by family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ListEntry {
     V4(Span<u32>),
@@ -551,7 +551,7 @@ fn is_wide<A: Number + Into<u128>>((first, last): Span<A>, widest: u8, width: u3
 }
 
 impl<A: Number + Into<u128>> Spans<A> {
-    /// How many there are.
+    /// The number of spans.
     fn len(&self) -> usize {
         self.taken.len() + self.except.len() + self.wide.len()
     }
@@ -604,7 +604,7 @@ impl<A: Number + Into<u128>> Spans<A> {
     }
 }
 
-/// What has been read so far.
+/// Entries and counts that were read so far.
 struct Reader {
     admit: Admit,
     limits: Limits,

@@ -14,7 +14,7 @@ pub(super) fn joined<A: Number>(mut spans: Vec<Span<A>>) -> Vec<Span<A>> {
     joined_in_order(&spans)
 }
 
-/// The same of spans in order.
+/// Overlapping and neighbouring spans joined, of spans in order.
 pub(super) fn joined_in_order<A: Number>(spans: &[Span<A>]) -> Vec<Span<A>> {
     let mut out: Vec<Span<A>> = Vec::with_capacity(spans.len());
     for &(first, last) in spans {

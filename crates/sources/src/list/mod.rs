@@ -25,16 +25,16 @@ pub enum ListError {
     /// The server answers something else than the list.
     #[error("the server answered {0}{hint}", hint = status_hint(*.0))]
     Status(u16),
-    /// It answers "unchanged" although nothing was there to compare with.
+    /// The server answers "unchanged" although nothing was there to compare with.
     #[error("the server says that nothing has changed, without having been asked")]
     Unasked,
-    /// One redirect after the other.
+    /// The server sends one redirect after the other.
     #[error("more than {0} redirects, or one from https to http")]
     Redirects(u32),
-    /// No connection, or it broke.
+    /// The connection failed, or it broke.
     #[error("{0}")]
     Network(String),
-    /// It took too long.
+    /// The server took too long.
     #[error("no answer in time: {0}")]
     Timeout(String),
     /// The server is not who it should be, as far as anybody can tell.
@@ -43,10 +43,10 @@ pub enum ListError {
     /// More than the answer promised is missing.
     #[error("the download was cut off after {0} bytes")]
     Cut(usize),
-    /// More bytes than `max_bytes`.
+    /// The list has more bytes than `max_bytes`.
     #[error("it has more than {0} bytes, unpacked; raise max_bytes if it should")]
     TooLarge(usize),
-    /// More prefixes than `max_entries`.
+    /// The list has more prefixes than `max_entries`.
     #[error("it has more than {0} prefixes; raise max_entries if it should")]
     TooMany(usize),
     /// Compressed, and damaged.
@@ -55,10 +55,10 @@ pub enum ListError {
     /// A web page in place of a list.
     #[error("it is a web page (HTML or XML), not a list")]
     Html,
-    /// Not a text.
+    /// The file is not a text.
     #[error("it is not a text: byte {0} is NUL")]
     Binary(usize),
-    /// Nothing at all.
+    /// The file is empty.
     #[error("it is empty (one that is meant to be has a comment in it)")]
     Empty,
     /// A text without addresses.
@@ -86,9 +86,9 @@ pub enum ListError {
     /// JSON that ends early, or whose brackets do not fit.
     #[error("it is damaged JSON: line {line}: {what}")]
     Damaged {
-        /// Where that is.
+        /// The line of the damage.
         line: usize,
-        /// What is there.
+        /// The damage, in words.
         what: &'static str,
     },
     /// A hosts file.
@@ -99,11 +99,11 @@ pub enum ListError {
     /// Entries, none of which may be in a list.
     #[error("none of its {count} entries can be taken: line {line}: {text}")]
     AllRefused {
-        /// How many there are.
+        /// The number of entries.
         count: usize,
-        /// Where the first is.
+        /// The line of the first entry.
         line: usize,
-        /// What it is, and why not.
+        /// The text of the entry, and why it is refused.
         text: String,
     },
     /// CrowdSec's answer is not one.
@@ -112,7 +112,7 @@ pub enum ListError {
     /// A file cannot be read or written.
     #[error("{what}: {error}")]
     File {
-        /// What was tried with which file.
+        /// The action that failed, with the file's path.
         what: String,
         /// The system's answer.
         error: String,

@@ -61,7 +61,7 @@ pub(super) fn sorted(prefixes: &[Prefix]) -> Cow<'_, [Prefix]> {
     }
 }
 
-/// Where the ranges come from.
+/// The source of a layer's ranges.
 enum Ranges<'a, A> {
     GeoTable(slice::Iter<'a, Span<A, u16>>),
     /// Overlapping and adjacent prefixes are one range.
@@ -117,7 +117,7 @@ pub(super) struct Layer<'a, A> {
 }
 
 impl<'a, A: Family> Layer<'a, A> {
-    /// What a GeoTable says: a place's number and one.
+    /// The layer of a GeoTable, whose value is a place's number plus one.
     pub fn geo_table(spans: &'a [Span<A, u16>]) -> Self {
         Self::new(Ranges::GeoTable(spans.iter()))
     }

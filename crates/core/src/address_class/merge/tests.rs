@@ -283,8 +283,8 @@ fn more_lists_than_bits_are_refused() {
     assert_eq!(plan.join().unwrap_err().most, MAX_LISTS);
 }
 
-/// What issue 13 measured: 64 lists of 100,000 prefixes, one of them changed.
-/// Run with `--ignored --nocapture`.
+/// The measurement of issue 13: 64 lists of 100,000 prefixes, one of them changed. Run with
+/// `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn sixty_four_lists_of_a_hundred_thousand() {

@@ -47,7 +47,7 @@ impl Bytes {
     }
 }
 
-/// Whose bytes an edge takes.
+/// The field of the pattern whose bytes an edge takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Address,
@@ -86,11 +86,12 @@ pub(super) struct Fork {
     pub is_beside_free: bool,
 }
 
-/// All messages of a pattern. Node 0 is the end from which they are read.
+/// An automaton that reads all messages of a pattern. Node 0 is the end from which they are
+/// read.
 #[derive(Clone, Default)]
 pub(super) struct Automaton {
     pub nodes: Vec<Node>,
-    /// Where a message has ended.
+    /// The node at which a message has ended.
     pub end: usize,
     /// Where a matcher that reads from the same end may go another way.
     pub forks: Vec<Fork>,
@@ -181,7 +182,7 @@ impl Automaton {
         self.nodes[from].edges.push(Edge { bytes, field, to });
     }
 
-    /// One byte or more.
+    /// A run of one byte or more.
     fn run(&mut self, from: usize, bytes: Bytes, field: Field) -> usize {
         let within = self.node();
         self.edge(from, within, bytes, field);

@@ -18,11 +18,11 @@ use super::{
 /// How a matcher goes beside a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Beside {
-    /// The same way.
+    /// The matcher goes the same way as the program.
     Along,
-    /// Perhaps another one: that of a fork, up to this node.
+    /// The matcher perhaps goes another way: that of a fork, up to this node.
     Apart { fork: usize, node: usize },
-    /// It goes another way than the program from here on.
+    /// The matcher goes another way than the program from here on.
     Lost,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn unread(
     }))
 }
 
-/// The same messages, read from the other end.
+/// The automaton of the same messages, read from the other end.
 pub(super) fn turned(automaton: Automaton) -> Automaton {
     let Automaton { nodes, end, .. } = automaton;
     // The first node and the one at the end change their places.
@@ -135,7 +135,8 @@ fn up_to(end: usize, automaton: &Automaton, node: usize) -> Vec<usize> {
     nodes
 }
 
-/// What both take at once: the one's edge with these bytes, and the other's.
+/// Edges that both nodes take at once: the one's edge with the bytes in common, and the
+/// other's.
 fn pairs<'n>(one: &'n Node, other: &'n Node) -> impl Iterator<Item = (Edge, &'n Edge)> {
     let pairs =
         (one.edges.iter()).flat_map(|one| other.edges.iter().map(move |other| (one, other)));
@@ -203,7 +204,7 @@ mod tests {
         nodes.contains(&automaton.end)
     }
 
-    /// Is it a message that the pattern may leave unread? Judged from either end.
+    /// Whether the pattern may leave the message unread. Judged from either end.
     fn may_be_unread(pattern: &str, message: &str) -> [bool; 2] {
         let template = Template::parse(pattern).expect(pattern);
         let messages = [false, true].map(|from_end| {

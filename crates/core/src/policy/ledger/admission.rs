@@ -23,9 +23,9 @@ pub struct Accusation<'a> {
     pub jail: usize,
     /// The address, prefix or host name that failed.
     pub offender: &'a Offender,
-    /// When it failed, by the record.
+    /// The time of the failure, by the record.
     pub time: Timestamp,
-    /// How often at once.
+    /// The number of attempts at once.
     pub attempts: u32,
     /// The line; kept as evidence.
     pub line: &'a [u8],
@@ -36,7 +36,7 @@ pub(super) struct Case<'a> {
     pub jail: usize,
     pub key: Hashed,
     shard: usize,
-    /// Not later than now.
+    /// The time of the failure, not later than now.
     pub time: Moment,
     pub attempts: u32,
     pub line: &'a [u8],
@@ -44,7 +44,7 @@ pub(super) struct Case<'a> {
     pub oldest: Moment,
 }
 
-/// Why an accusation cannot count.
+/// The reason why an accusation cannot count.
 enum Dismissal {
     Ignored(Ignored),
     TooOld,
@@ -73,7 +73,7 @@ struct FindTimes {
     last: Option<(usize, Moment)>,
 }
 
-/// What a jail's counters grow by.
+/// The sums that a jail's counters grow by.
 #[derive(Default)]
 struct Sums {
     failures: u64,
@@ -288,7 +288,7 @@ impl Shard {
 }
 
 impl<'a> Accusation<'a> {
-    /// What is counted of a finding.
+    /// The accusation that a finding makes.
     pub fn new(jail: usize, finding: &'a Finding, line: &'a [u8]) -> Self {
         Self {
             jail,
@@ -336,7 +336,7 @@ impl FindTimes {
     }
 }
 
-/// Whom a jail counts, and bans, for this address.
+/// The address or network that a jail counts, and bans, for this address.
 pub(super) fn counted_as(
     addr: IpAddr,
     limits: &JailLimits,

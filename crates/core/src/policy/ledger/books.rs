@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Books {
     pub tracked: Lru<Counted>,
     pub past: Lru<PastOffences>,
-    /// How often [`Ledger::take_changes`] was called.
+    /// The number of calls of [`Ledger::take_changes`].
     pub turn: u32,
     /// Subjects that the database has and that are no longer counted: not more
     /// than `tracked` may hold.
@@ -31,7 +31,7 @@ pub(super) type Entries = SmallVec<[Entry; 4]>;
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     entries: Entries,
-    /// Of all entries.
+    /// The sum of attempts over all entries.
     attempts: u32,
     /// [`Books::turn`] when they changed last.
     pub changed: u32,
@@ -44,7 +44,7 @@ impl Counted {
         &self.entries
     }
 
-    /// These instead, which are in order.
+    /// Replaces the entries by these, which are in order.
     pub fn set(&mut self, entries: Entries) {
         self.entries = entries;
         self.sum_up();

@@ -30,7 +30,7 @@ pub(super) struct Entry {
     seconds: i64,
     nanos: i32,
     pub attempts: u32,
-    /// Where its line begins.
+    /// The position of the line in the evidence.
     at: u64,
 }
 
@@ -57,7 +57,7 @@ impl Entry {
         Timestamp::new(self.seconds, self.nanos).expect("it was one")
     }
 
-    /// It happened at this moment at the latest.
+    /// Moves the failure to this moment if it is later.
     pub fn not_after(&mut self, latest: Moment) {
         let Moment { seconds, nanos } = self.moment().min(latest);
         (self.seconds, self.nanos) = (seconds, nanos);

@@ -26,7 +26,7 @@ pub(crate) const MANUAL: &[Table] = &[Table {
     ],
 }];
 
-/// Who is exempt besides the allow list.
+/// Exemptions of root logins, besides the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lockout {
     /// How long the peers of root logins stay exempt after they log out.
@@ -51,14 +51,14 @@ pub(crate) fn is_too_wide(prefix: Prefix) -> bool {
     }
 }
 
-/// Why that is not allowed.
+/// The error text for a prefix that is too wide to be allowed.
 pub(crate) fn too_wide(prefix: Prefix) -> String {
     format!(
         "{prefix} is too wide to be allowed: no ban, list or geofence would hold for it; allowed are IPv4 /{WIDEST_V4} and IPv6 /{WIDEST_V6} and longer ones"
     )
 }
 
-/// Who is exempt: as much as `weir allow add` takes without --force.
+/// The prefixes of `allow`, none wider than `weir allow add` takes without --force.
 pub(crate) fn allow(root: &mut Section<'_, '_>) -> PrefixSet {
     let list = root.list("allow", "a list of prefixes such as \"192.0.2.0/24\"");
     let mut allow = PrefixSet::default();

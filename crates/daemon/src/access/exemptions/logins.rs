@@ -16,7 +16,7 @@ const GROUPS: [&str; 3] = ["sudo", "wheel", "admin"];
 /// More of logind's sessions are not looked at.
 const MAX_SESSIONS: usize = 4096;
 
-/// Who may become root, by number and name.
+/// Users that may become root, by number and name.
 #[derive(Default)]
 struct Admins(BTreeMap<String, String>);
 

@@ -15,14 +15,14 @@ use weir_core::{
 };
 use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError, GeoLookup};
 
-/// Which database, in messages and answers.
+/// Name, kind and date of a database, for messages and answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DatabaseInfo {
-    /// Its file, or `built-in`.
+    /// The path of the database, or `built-in`.
     pub name: String,
-    /// Its own word for what it is.
+    /// The type that the database says of itself, such as `GeoLite2-Country`.
     pub kind: String,
-    /// When it was made.
+    /// The time when the database was built; `None` if it has none.
     pub built: Option<Timestamp>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// This file; `None` is the built-in one.
+    /// Opens this file; `None` is the built-in database.
     pub fn open(path: Option<&Path>) -> Result<Self, GeoError> {
         let database = match path {
             Some(path) => Database::open(path)?,
@@ -114,9 +114,9 @@ impl DatabaseFile {
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {source}")]
 pub struct DatabaseError {
-    /// Its file, or `built-in`.
+    /// The path of the database, or `built-in`.
     pub name: String,
-    /// Why it cannot be used.
+    /// The reason why the database cannot be used.
     source: GeoError,
 }
 
@@ -128,14 +128,14 @@ pub struct Databases {
     pub warnings: Vec<String>,
 }
 
-/// What is known about one address.
+/// Country, continent and system of one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GeoAnswer {
     /// The address in question.
     pub address: IpAddr,
     /// The country that it is said to be in.
     pub country: Option<Country>,
-    /// That country's name.
+    /// The English name of that country.
     pub country_name: Option<&'static str>,
     /// The continent of the address.
     pub continent: Option<Continent>,
@@ -148,7 +148,7 @@ pub struct GeoAnswer {
 }
 
 impl GeoAnswer {
-    /// Is anything known?
+    /// Whether any database has the address.
     pub fn is_known(&self) -> bool {
         self.country.is_some() || self.continent.is_some() || self.asn.is_some()
     }
@@ -195,7 +195,7 @@ impl Databases {
         })
     }
 
-    /// Which they are.
+    /// Names and dates of the databases in use.
     pub fn list(&self) -> Vec<&DatabaseInfo> {
         let systems = self.systems.as_ref().map(|opened| &opened.about);
         [Some(&self.countries.about), systems]
@@ -204,7 +204,7 @@ impl Databases {
             .collect()
     }
 
-    /// What they say about this address.
+    /// Looks an address up in both databases.
     ///
     /// # Errors
     /// A file is broken there; it may know other addresses.

@@ -99,11 +99,11 @@ pub(crate) const MANUAL: &[Table] = &[Table {
 pub struct ListConfig {
     /// The list's name.
     pub name: String,
-    /// Where it is from.
+    /// The URL, file or service that the list is from.
     pub source: ListSource,
-    /// What being on it means.
+    /// Whether addresses of the list are denied or allowed.
     pub action: ListAction,
-    /// How it is written.
+    /// The grammar of the list.
     pub format: Format,
     /// How often it is asked for; a file is followed.
     pub refresh: Duration,
@@ -115,11 +115,12 @@ pub struct ListConfig {
     pub limits: Limits,
     /// One that is smaller by this many percent or more is not believed.
     pub max_shrink: u8,
-    /// Who may vouch for its server.
+    /// A file with the certificates that the list's server is trusted by; `None`: the
+    /// system's.
     pub ca_file: Option<PathBuf>,
 }
 
-/// Where a list is from.
+/// The origin of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListSource {
     /// A web server.
@@ -128,7 +129,7 @@ pub enum ListSource {
     File(PathBuf),
     /// CrowdSec's local API.
     Crowdsec {
-        /// Where it listens.
+        /// The URL of the local API.
         url: String,
         /// The file with the key.
         key_file: PathBuf,
@@ -160,13 +161,13 @@ impl std::fmt::Display for ListSource {
     }
 }
 
-/// What being on a list means.
+/// The effect of a list on its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListAction {
     /// Packets are dropped.
     Deny,
-    /// Nobody can ban it.
+    /// Bans, other lists and the geofence do not apply to the addresses.
     Allow,
 }
 
@@ -424,7 +425,7 @@ fn missing(path: &str, key: &str, name: &str, host: &dyn HostFacts, warnings: &m
     }
 }
 
-/// Does it stay on this host?
+/// Whether the URL stays on this host.
 fn is_local(url: &str) -> bool {
     ["http://127.", "http://localhost", "http://[::1]"]
         .iter()

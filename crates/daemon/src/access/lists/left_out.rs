@@ -22,7 +22,7 @@ pub struct LeftOut {
 pub struct LeftOutLine {
     /// The line's number, from 1.
     pub line: usize,
-    /// What is there.
+    /// The text of that line.
     pub text: String,
 }
 

@@ -69,7 +69,7 @@ pub(super) struct Refresher {
     keeping: Mutex<()>,
 }
 
-/// What it holds, and how it came by it.
+/// The content of a list, and the refreshes that brought it.
 #[derive(Default)]
 struct ListState {
     prefixes: Arc<[Prefix]>,
@@ -79,9 +79,9 @@ struct ListState {
     skipped: LeftOut,
     refused: LeftOut,
     malformed: LeftOut,
-    /// Of its addresses, IPv4 and IPv6, those that are too wide.
+    /// Addresses in prefixes that are too wide, of IPv4 and of IPv6, in percent.
     left_out_percent: [f64; 2],
-    /// Of the version that is held.
+    /// Entity tag and time of the version that is held.
     validators: Option<Validators>,
     from_cache: bool,
     success: Option<Timestamp>,
@@ -89,7 +89,7 @@ struct ListState {
     next: Option<Timestamp>,
     /// The file as it was when it was read.
     stamp: Option<Stamp>,
-    /// What CrowdSec has decided.
+    /// The decisions of CrowdSec in force.
     decisions: Decisions,
     /// The copy on disk says something else.
     unkept: bool,
@@ -106,7 +106,7 @@ struct Orders {
     look: bool,
 }
 
-/// What the loop remembers between refreshes.
+/// Failures and times that the loop remembers between refreshes.
 struct Backoff {
     failures: u32,
     due: Instant,
@@ -114,7 +114,7 @@ struct Backoff {
     seen: Option<Stamp>,
     /// CrowdSec: when everything was asked for; `None`: something may be lost.
     whole: Option<Instant>,
-    /// When it may be kept on disk again.
+    /// The time from which the list may be kept on disk again.
     keep: Instant,
 }
 
@@ -249,7 +249,7 @@ impl Refresher {
             .clone()
     }
 
-    /// What its alert is about.
+    /// The subject of the list's alert.
     pub fn about(&self) -> String {
         format!("list:{}", self.name())
     }
@@ -565,7 +565,7 @@ impl Refresher {
         held.from_cache = false;
     }
 
-    /// What follows from a refresh: alert or none, and when the next one is.
+    /// Acts on a refresh: raises or clears the alert, and sets the time of the next one.
     fn settle(&self, shared: &Shared, backoff: &mut Backoff, taken: Result<(), Failure>) {
         let config = self.config();
         let now = Timestamp::now();
@@ -627,7 +627,7 @@ fn file(path: &Path, config: &ListConfig) -> Result<Vec<u8>, ListError> {
     unpacked(bytes, config.limits.max_bytes)
 }
 
-/// What may be on it. A list of one's own may name one's own networks; one
+/// The prefixes that a list may hold. A list of one's own may name one's own networks; one
 /// that others publish must not.
 fn admit(config: &ListConfig) -> Admit {
     match (config.action, &config.source) {

@@ -11,9 +11,9 @@ use super::{LeftOut, ListAction};
 pub struct ListStatus {
     /// The list's name.
     pub name: String,
-    /// Where it is from.
+    /// The URL, file or service that the list is from.
     pub source: String,
-    /// What being on it means.
+    /// Whether addresses of the list are denied or allowed.
     pub action: ListAction,
     /// The grammar it was read as.
     pub format: String,
@@ -23,9 +23,9 @@ pub struct ListStatus {
     pub direction: &'static str,
     /// Prefixes in force, after joining.
     pub prefixes: usize,
-    /// Of these, IPv4.
+    /// Prefixes of IPv4 in force, after joining.
     pub ipv4: usize,
-    /// Of these, IPv6.
+    /// Prefixes of IPv6 in force, after joining.
     pub ipv6: usize,
     /// Entries as they were written.
     pub entries: usize,
@@ -36,24 +36,25 @@ pub struct ListStatus {
     pub refused: LeftOut,
     /// Decisions of CrowdSec's that cannot be read.
     pub malformed: LeftOut,
-    /// How much of the addresses that it names is left out because a list must
-    /// not hold so many in one piece.
+    /// IPv4 addresses of the list that are left out, in percent of all that it names,
+    /// because a list must not hold so many in one piece.
     pub left_out_percent_ipv4: f64,
-    /// The same of IPv6.
+    /// IPv6 addresses of the list that are left out, in percent of all that it names, for
+    /// the same reason.
     pub left_out_percent_ipv6: f64,
     /// How many of the exempt (own addresses, gateways, what is allowed) are
     /// on a deny list: they pass all the same.
     pub exempt: usize,
-    /// Its size, unpacked.
+    /// Bytes of the list, unpacked.
     pub bytes: usize,
     /// Nothing has come from the source since the start: it is the copy on disk.
     pub from_cache: bool,
-    /// When it was last known to be the newest.
+    /// The time at which the list was last known to be the newest.
     pub last_success: Option<Timestamp>,
     /// When a refresh last failed, if none has succeeded since.
     pub last_failure: Option<Timestamp>,
-    /// What went wrong.
+    /// The error of the last refresh that failed.
     pub error: Option<String>,
-    /// When it is refreshed next; a file is followed.
+    /// The time of the next refresh; none for a file, which is followed.
     pub next_refresh: Option<Timestamp>,
 }

@@ -46,7 +46,7 @@ mod op {
     pub const LONG_BINGET: u8 = b'j';
 }
 
-/// Why bytes are no command.
+/// The reason why bytes are no command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoCommand(&'static str);
 

@@ -16,7 +16,7 @@ use crate::command::child::{Group, Rights};
 /// So much of what it prints is read in one look.
 const MOST_OUTPUT: usize = 64 * 1024;
 
-/// One that runs.
+/// A check whose command runs.
 pub(super) struct Command {
     group: Group,
     ends: Instant,

@@ -10,7 +10,7 @@ use std::{
 
 use super::{Outcome, Target, udp::Udp};
 
-/// Of a header.
+/// Bytes of a DNS header.
 const HEADER: usize = 12;
 /// Bits of a header's third byte: an answer, and the kind of question, which is 0.
 const ANSWER: u8 = 0x80;

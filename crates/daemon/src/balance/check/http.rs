@@ -23,9 +23,9 @@ const MAX_HEAD: usize = 8192;
 pub(super) struct Http {
     tcp: Tcp,
     is_connected: bool,
-    /// What is still to be sent.
+    /// Bytes of the request that are still to be sent.
     request: Vec<u8>,
-    /// What has come.
+    /// Heads of the answer that have come so far.
     heads: Vec<u8>,
     status: Vec<RangeInclusive<u16>>,
 }
@@ -141,7 +141,7 @@ fn status(mut heads: &[u8]) -> Result<Option<u16>, &'static str> {
     }
 }
 
-/// Where the first head ends: behind its first empty line.
+/// The end of the first head: behind its first empty line.
 fn end(heads: &[u8]) -> Option<usize> {
     let mut at = 0;
     for line in heads.split_inclusive(|byte| *byte == b'\n') {

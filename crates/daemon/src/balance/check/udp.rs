@@ -17,7 +17,7 @@ use crate::balance::config::UdpConfig;
 
 /// So many datagrams are looked at in one look; there may be more in the next.
 const MAX_DATAGRAMS: usize = 16;
-/// What is longer is cut.
+/// Bytes of an answer that are read; a longer one is cut.
 const MAX_BYTES: usize = 4096;
 
 /// A datagram that was sent, and whose answer is waited for.
@@ -75,8 +75,8 @@ impl Payload {
         })
     }
 
-    /// Any answer is life; silence is where none is needed, for it is what most servers
-    /// answer to what is none of theirs.
+    /// The result so far: any answer is life, and so is silence where no answer is needed,
+    /// for most servers are silent about what is none of theirs.
     pub(super) fn look(&self) -> Outcome {
         match self.udp.look(|_| Some(Ok(())))? {
             Err(why) if why == TOO_LATE && !self.require_answer => Some(Ok(())),

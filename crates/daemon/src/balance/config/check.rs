@@ -12,27 +12,27 @@ const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\
 const STATUS: &str = "a status or a range such as \"200\" or \"200-399\", or a list of these";
 const DNS: &str = "a name such as \"example.org\", or \".\" for the root";
 const UDP: &str = "a text of at most 1200 bytes such as \"ping\"";
-/// So long may a name be.
+/// The longest DNS name, in bytes.
 const MAX_NAME_LENGTH: usize = 253;
-/// And a label of it.
+/// The longest label of a name, in bytes.
 const MAX_LABEL: usize = 63;
-/// So long may a datagram be: it is none in fragments.
+/// The longest payload of a datagram, in bytes: it is none in fragments.
 const MAX_PAYLOAD: usize = 1200;
-/// So long may a path be.
+/// The longest path, in bytes.
 const MAX_PATH: usize = 1024;
-/// And a host: a name with its port.
+/// The longest host, a name with its port, in bytes.
 const MAX_HOST: usize = 260;
 
 /// How a pool's reals are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckConfig {
-    /// What is asked.
+    /// The kind of the check.
     pub kind: CheckKind,
     /// A port of each real.
     pub port: u16,
-    /// How often it is done.
+    /// The time between two checks of a real.
     pub interval: Duration,
-    /// How long one may take.
+    /// The longest time that one check may take.
     pub timeout: Duration,
     /// Successes in a row that bring a dead real back.
     pub rise: u32,
@@ -41,7 +41,7 @@ pub struct CheckConfig {
 }
 
 impl CheckConfig {
-    /// Does the other one find out the same of a real, however often?
+    /// Whether the other check asks the same of a real, however often.
     pub(in crate::balance) fn asks_like(&self, other: &Self) -> bool {
         (&self.kind, self.port) == (&other.kind, other.port)
     }
@@ -63,7 +63,8 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    /// Of the port that is asked; a command knows itself.
+    /// The transport protocol of the checked port; `None` for a command, which chooses
+    /// itself.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         match self {
             Self::Tcp | Self::Http(_) => Some(Protocol::Tcp),
@@ -76,7 +77,7 @@ impl CheckKind {
 /// A request, and what a live real answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// What is asked for.
+    /// The path that is requested.
     pub path: String,
     /// The Host that is asked, in place of the real's address.
     pub host: Option<String>,
@@ -87,7 +88,7 @@ pub struct HttpConfig {
 /// A datagram, and whether its answer is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// What is in it.
+    /// The datagram's content.
     pub payload: String,
     /// Whether a real that says nothing is down.
     pub require_answer: bool,

@@ -7,17 +7,17 @@ use super::{Forward, PoolConfig, RealConfig, reals};
 const ALLOWED: &str =
     "the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }]";
 
-/// Who stands in for the reals of a pool.
+/// Servers that stand in for the reals of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Emergency {
-    /// These, checked as the pool's reals are.
+    /// Servers of the pool itself, checked as its reals are.
     Reals(Vec<RealConfig>),
     /// The reals of the pool of this name, as its own checks find them.
     Pool(String),
 }
 
 impl Emergency {
-    /// Those that are of the pool itself.
+    /// The servers of the pool itself.
     pub(super) fn reals(&self) -> &[RealConfig] {
         match self {
             Self::Reals(reals) => reals,

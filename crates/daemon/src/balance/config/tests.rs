@@ -116,7 +116,8 @@ fn what_this_host_cannot_serve_as_it_is_is_warned_of() {
     assert_eq!(warned(&host(vec![address("eth1", "10.0.0.1", 8)])), [""; 0]);
 }
 
-/// What was mistyped is there: nothing is said to be missing beside it.
+/// A key with a mistyped value counts as present: no second message says that it is
+/// missing.
 #[test]
 fn one_mistake_is_named_once() {
     for (key, wrong) in [("vip", "5"), ("ports", "80"), ("reals", "\"10.0.0.11\"")] {

@@ -23,16 +23,16 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// An answer is remembered so long, also that there is no address: a resolver does
 /// not tell for how long it holds.
 const HOLDS: Duration = Duration::from_secs(60);
-/// The same of a name that nobody could look up.
+/// The time for which a failed look-up is remembered.
 const FAILURE_HOLDS: Duration = Duration::from_secs(10);
 
 /// The addresses of a name, none where it has none.
 pub(super) type Addresses = Arc<[IpAddr]>;
 
-/// What comes of a question.
+/// The answer of the table to a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It was answered a moment ago.
+    /// The name was looked up a moment ago, and has these addresses.
     Known(Addresses),
     /// The finding waits; true if somebody has to look the name up.
     Waits(bool),
@@ -46,11 +46,11 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct Table<W> {
     asked: HashMap<HostName, Question<W>>,
-    /// Those of them that nobody looks up yet.
+    /// Names of these that nobody looks up yet.
     queue: VecDeque<HostName>,
     waiting: usize,
     answers: HashMap<HostName, Resolution>,
-    /// Those of them and older ones of the same names, oldest first.
+    /// Answers of these and older ones of the same names, oldest first.
     order: VecDeque<(u64, HostName)>,
     answered: u64,
 }
@@ -166,7 +166,7 @@ impl<W> Table<W> {
         (question.waiting, evicted)
     }
 
-    /// Who has waited too long, by name; a name that is not looked up yet is not
+    /// Findings that have waited too long, by name; a name that is not looked up yet is not
     /// looked up any more.
     pub fn late(&mut self, now: Instant) -> Vec<(HostName, Vec<W>)> {
         let mut late = Vec::new();
@@ -180,7 +180,7 @@ impl<W> Table<W> {
         late
     }
 
-    /// Everybody who waits, by name.
+    /// All findings that wait, by name.
     pub fn all(&mut self) -> Vec<(HostName, Vec<W>)> {
         let asked = self.asked.iter_mut();
         let all: Vec<_> = asked

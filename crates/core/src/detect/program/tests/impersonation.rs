@@ -18,7 +18,7 @@ fn filter(patterns: &[&str]) -> Result<Program, DefinitionError> {
     })
 }
 
-/// Whom a pattern names, all others left out.
+/// The address that a pattern names, all other patterns left out.
 fn named(pattern: &str, message: &str) -> Option<String> {
     let matcher = Matcher::from(Template::parse(pattern).expect(pattern));
     let found = matcher.read(message.as_bytes())?.offender?;
@@ -162,7 +162,7 @@ fn a_pattern_that_takes_a_clients_text_in_anothers_message_is_refused() {
     }
 }
 
-/// None of them is refused for nothing.
+/// No pattern is refused for nothing.
 #[test]
 fn what_is_refused_would_name_somebody_else() {
     for (own, victim) in OWN {

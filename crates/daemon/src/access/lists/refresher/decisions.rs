@@ -93,7 +93,7 @@ impl Refresher {
         kept
     }
 
-    /// The same once it may be written again.
+    /// Keeps the decisions on disk, once they may be written again.
     pub(super) fn keep_in_time(&self, shared: &Shared, backoff: &mut Backoff) {
         let (unkept, bytes) = {
             let held = self.held();
