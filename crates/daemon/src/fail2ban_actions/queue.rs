@@ -80,7 +80,7 @@ pub(super) struct ActionQueue {
     pub jail: String,
     pub action: JailCommands,
     pub counters: ActionCounters,
-    /// The subjects of the lane's alerts.
+    /// The subjects of the queue's alerts.
     pub about: String,
     pub about_queue: String,
     /// The command that failed last, until it works.
@@ -88,7 +88,7 @@ pub(super) struct ActionQueue {
     pub is_running: bool,
     /// It remembers by itself whom it was told of, also from an earlier daemon.
     keeps: bool,
-    /// Whether the action was removed: no new jobs come, and the lane goes when it is
+    /// Whether the action was removed: no new jobs come, and the queue goes when it is
     /// empty.
     pub is_leaving: bool,
     jobs: VecDeque<Job>,
