@@ -18,7 +18,7 @@ const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\
 /// Prefixes whose length is neither whole bytes nor a /64.
 const BANNED: [&str; 2] = ["198.18.128.0/17", "2001:db8:b80::/41"];
 const INSIDE: [&str; 2] = ["198.18.200.9", "2001:db8:bad:1::8"];
-/// In the same /16 and /32: where the hint says that a prefix may lie.
+/// Addresses in the same /16 and /32: where the hint says that a prefix may lie.
 const BESIDE: [&str; 2] = ["198.18.100.9", "2001:db8:c:1::8"];
 
 fn at(family: usize) -> SocketAddr {

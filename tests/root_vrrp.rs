@@ -20,7 +20,7 @@ use weir_netlab::{Child, Namespace};
 use weir_testkit::{packet::Packet, traffic};
 use weir_vrrp::{Advertisement, Checksum, GROUP_V4, GROUP_V6, PROTOCOL};
 
-/// In hundredths of a second.
+/// The interval of advertisements, in hundredths of a second.
 const INTERVAL: u16 = 50;
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 

@@ -163,7 +163,7 @@ impl Report {
         )
     }
 
-    /// For people, as Markdown.
+    /// The report for people, as Markdown.
     pub fn table(&self) -> String {
         let mut out = self.heading();
         out.push_str("\n| row | median | min – max | ratio |\n|---|---|---|---|\n");

@@ -73,7 +73,7 @@ struct decoy_guesses {
 /* Per CPU: what tarpit ports answered. */
 struct tarpit_counter {
 	__u64 window;  /* jiffies >> EVENT_WINDOW_SHIFT of what follows */
-	__u32 answers; /* of that window, of all kinds */
+	__u32 answers; /* answers of all kinds in that window */
 	__u32 pad;
 	__u64 answered; /* SYN-ACKs */
 	__u64 held;	/* ACKs with a window of zero */

@@ -11,9 +11,9 @@
 
 /* The outer header of packets to a real; at the number of the real. */
 struct balance_tunnel {
-	__u8 source[16]; /* of the outer header: this host; IPv4 as ::ffff:a.b.c.d */
+	__u8 source[16]; /* source of the outer header; IPv4 as ::ffff:a.b.c.d */
 	__u8 dest[16];	 /* the real's own address */
-	__u32 mtu;	 /* of the way to the real: no outer packet is larger */
+	__u32 mtu;	 /* bytes of the largest outer packet */
 	__be16 port;	 /* UDP port of GUE; 0: IP in IP */
 	__u8 v4;	 /* 1: the outer header is IPv4 */
 	__u8 pad;

@@ -300,7 +300,7 @@ static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32
 	int is_whose;
 	__be16 proto;
 
-	/* Of a tagged frame as well, it is the two bytes before. */
+	/* In a tagged frame as well, the type is the two bytes before. */
 	if (l3 < sizeof(struct ethhdr) || reply_load(ctx, tc, l3 - 2, &proto, 2) ||
 	    proto != bpf_htons(ETH_P_ARP) ||
 	    reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) ||

@@ -57,7 +57,7 @@ struct encap_packet {
 	} ip;
 	__u64 hash;    /* hash of its flow; for a fragment, of its addresses */
 	__u32 len;     /* bytes from its IP header on */
-	__u32 largest; /* packet that it is cut into when it leaves, as long */
+	__u32 largest; /* bytes of the largest packet that it is cut into */
 	__u8 class;    /* traffic class: DSCP and ECN */
 	__u8 protocol;
 };

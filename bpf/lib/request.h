@@ -11,7 +11,7 @@
 struct answer_request {
 	struct pkt_result result; /* the exit of the packet when nobody answers */
 	__u32 observe;		  /* 1: count what would be answered, and pass it */
-	__u32 features;		  /* of the port (abi/answer.h), if that was looked up */
+	__u32 features;		  /* features of the port (abi/answer.h), if looked up */
 };
 
 _Static_assert(sizeof(struct answer_request) == 48, "abi");

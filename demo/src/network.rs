@@ -31,7 +31,7 @@ use crate::{
 /// For one guess: the ban may cut the connection before the client has its
 /// answer, and it should not wait long for what will not come.
 const GUESS: Duration = Duration::from_secs(2);
-/// For what must not: an answer on this wire takes microseconds.
+/// The wait for what must not happen: an answer on this wire takes microseconds.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// An address that plays no part.
 const NOBODY: &str = "203.0.113.254";

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// For what must happen.
+/// The longest wait for what must happen.
 pub const SOON: Duration = Duration::from_secs(60);
 /// The addresses that the servers of the pool share, by family.
 pub const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];

@@ -16,9 +16,9 @@ pub use stream::{Stop, Stream, Traffic, all_arrived, send_gently, stack_counted}
 pub use test_net::{PORT, TestNet, at};
 pub use weir::{Answer, WEIR, Weir};
 
-/// For what should happen.
+/// The longest wait for what should happen.
 pub const SOON: Duration = Duration::from_secs(60);
-/// For what should not: a packet on a veth pair takes microseconds.
+/// The wait for what should not happen: a packet on a veth pair takes microseconds.
 pub const SILENCE: Duration = Duration::from_millis(300);
 
 /// The host's addresses, IPv4 and IPv6.

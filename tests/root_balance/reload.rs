@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// So often the configuration is changed.
+/// The number of changes of the configuration.
 const CHANGES: usize = 500;
 
 /// One of many configurations, all of which have both reals.

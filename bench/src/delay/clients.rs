@@ -133,7 +133,7 @@ fn connect(to: SocketAddr) -> std::io::Result<Option<Duration>> {
     Ok(Some(took))
 }
 
-/// From send to the answer; `None` when it is lost.
+/// The time from sending a datagram to its answer; `None` when it is lost.
 fn ask(to: SocketAddr) -> std::io::Result<Option<Duration>> {
     let socket = UdpSocket::bind((CLIENT, 0))?;
     socket.connect(to)?;

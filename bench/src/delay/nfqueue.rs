@@ -90,7 +90,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// From the program's answer.
+    /// Reads the counts from the program's answer.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         let mut numbers = line.split_whitespace().map(str::parse);
         let mut next = || -> anyhow::Result<u64> { Ok(numbers.next().context("a count")??) };

@@ -24,7 +24,7 @@ use super::{
     test_net::{BACKGROUND, TestNet, pin},
 };
 
-/// Behind the host; its default route goes back to the sender.
+/// The address behind the host; its default route goes back to the sender.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// A sample of 100,000 packets, out and back, stays in the socket's buffer.
 const CAPTURE_BUFFER: usize = 1 << 30;

@@ -43,7 +43,7 @@ impl Figure {
 
 /// The points of one row, family and size.
 pub struct Group<'a> {
-    /// In the order of their rounds.
+    /// The points of the row, in the order of their rounds.
     pub points: Vec<&'a Point>,
     alone: Option<f64>,
     idle: &'a BTreeMap<String, f64>,

@@ -153,7 +153,7 @@ pub struct TestNet {
     pub place: Arc<FloodTarget>,
     /// The namespace of the sender.
     pub outside: Namespace,
-    /// Towards the host.
+    /// The flood towards the host.
     pub flood: Flood,
     _net: Net,
 }

@@ -106,7 +106,7 @@ pub struct Plan<'a> {
     pub payload: Payload,
     /// The order of points.
     pub round: u32,
-    /// For so long.
+    /// The length of the measured window.
     pub time: Duration,
 }
 

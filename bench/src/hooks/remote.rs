@@ -173,7 +173,7 @@ fn start(hook: &Hook, task: &Task) -> anyhow::Result<Box<dyn super::Running>> {
     (hook.start)(task)
 }
 
-/// Until packets of this size come.
+/// Waits until packets of this size come.
 fn wait_for(place: &FloodTarget, payload: Payload) -> anyhow::Result<()> {
     let wanted = (payload.frame(place.host) as u64).max(SHORTEST_FRAME);
     let until = Instant::now() + PATIENCE;

@@ -15,7 +15,7 @@ use super::{
 
 /// A row of the table.
 pub struct Hook {
-    /// In tables, and for `--hooks`.
+    /// The row's name in tables, and for `--hooks`.
     pub name: &'static str,
     /// The paper's word for it, if it is there.
     pub paper: Option<&'static str>,

@@ -121,7 +121,7 @@ pub(crate) enum Caller {
 impl Caller {
     pub(crate) const ALL: [Self; 3] = [Self::Xdp, Self::XdpGeneric, Self::Tc];
 
-    /// At this hook; `None`: what stands there cannot answer.
+    /// The caller at this hook; `None`: its program cannot have packets answered.
     pub(crate) fn at(hook: Hook) -> Option<Self> {
         match hook {
             Hook::Xdp => Some(Self::Xdp),

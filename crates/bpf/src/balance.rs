@@ -82,11 +82,11 @@ pub struct Real {
 /// family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// From this host.
+    /// The source of the outer header: an address of this host.
     pub source: IpAddr,
-    /// To the real's own address.
+    /// The destination of the outer header: the real's own address.
     pub dest: IpAddr,
-    /// No packet on its way is larger, outer header included.
+    /// The largest packet on the way, in bytes, outer header included.
     pub mtu: u32,
     /// The port of GUE; `None`: IP in IP.
     pub gue_port: Option<u16>,

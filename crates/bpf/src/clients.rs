@@ -41,7 +41,7 @@ pub enum Families {
     Ipv4,
     /// All clients have IPv6 addresses.
     Ipv6,
-    /// Half of each.
+    /// Clients have IPv4 and IPv6 addresses by turns.
     Both,
 }
 

@@ -127,7 +127,7 @@ impl Decap {
         })
     }
 
-    /// For BPF_PROG_RUN.
+    /// The loaded program, for BPF_PROG_RUN.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }

@@ -26,9 +26,9 @@ pub struct Flood {
     pub sources: u32,
     /// Sources of different salts differ, `salt` being a multiple of `sources`.
     pub salt: u32,
-    /// To this address; decides the family.
+    /// The destination address, which decides the family.
     pub dest: IpAddr,
-    /// To this port.
+    /// The destination port.
     pub port: u16,
     /// Destination and source on the wire.
     pub macs: [[u8; 6]; 2],

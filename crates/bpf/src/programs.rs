@@ -80,7 +80,7 @@ impl Program {
         }
     }
 
-    /// In the object.
+    /// The program's name in the object.
     fn name(self) -> &'static str {
         match self {
             Self::Xdp => "weir_xdp",

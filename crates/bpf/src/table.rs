@@ -523,7 +523,7 @@ impl BanTable {
         )
     }
 
-    /// As [`BanTable::for_each`], in these buckets only.
+    /// Calls `each` as [`BanTable::for_each`] does, for entries in these buckets only.
     pub fn for_each_in(&self, buckets: Range<usize>, now: u64, each: &mut dyn FnMut(Slot)) {
         let (keyed, v4) = self.slots_in(buckets);
         for at in keyed.flat_map(Slots::of) {

@@ -1003,7 +1003,7 @@ fn root_packets_agree_with_the_reference() {
     }
 }
 
-/// As netfilter sees them: IP, without tags, the header whole.
+/// Packets as netfilter sees them: IP, without tags, the header whole.
 #[test]
 fn root_packets_agree_with_the_reference_on_netfilter() {
     if !netfilter_supported() {

@@ -13,7 +13,7 @@ pub enum Action {
     /// The packet is dropped without an answer: the other side waits until it gives up.
     #[default]
     Drop,
-    /// At once: a TCP reset, or ICMP "administratively prohibited".
+    /// The packet is answered at once: a TCP reset, or ICMP "administratively prohibited".
     Reject,
 }
 

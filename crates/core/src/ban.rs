@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for BanSource {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Until {
-    /// At this moment.
+    /// The ban ends at this moment.
     At(Timestamp),
     /// The ban never ends by itself, only when somebody lifts it; `null` in JSON.
     Never,

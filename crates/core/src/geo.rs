@@ -82,7 +82,7 @@ impl Continent {
         (Self::Sa, "SA", "South America"),
     ];
 
-    /// From its code, in either case.
+    /// The continent of a code, in either case.
     pub fn from_code(code: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

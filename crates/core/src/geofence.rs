@@ -9,7 +9,7 @@ use crate::{
 /// Which way the first packet of a flow goes, seen from this host's interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Towards the host: its source is judged.
+    /// Packets towards the host: their source is judged.
     In,
     /// Away from it: its destination is judged.
     Out,

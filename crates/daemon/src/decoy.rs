@@ -176,7 +176,7 @@ impl Decoy {
         });
     }
 
-    /// For a change of configuration: nobody else tells the backend meanwhile.
+    /// The lock for a change of configuration: nobody else tells the backend meanwhile.
     pub fn change(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().expect("no holder of this lock panics")
     }

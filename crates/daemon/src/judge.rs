@@ -57,7 +57,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// By the exemptions in force now.
+    /// A judge by the exemptions in force now.
     pub fn new(exempt: &Exempt) -> Self {
         Self {
             exemptions: exempt.current(),

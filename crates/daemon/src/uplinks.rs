@@ -75,7 +75,7 @@ impl State {
 }
 
 impl Uplinks {
-    /// For a change of settings; held until it is over.
+    /// The lock for a change of settings; held until it is over.
     pub fn change(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no holder of this lock panics")
     }

@@ -19,7 +19,7 @@ impl BootNanos {
 /// When an entry stops being enforced, without anybody's doing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
 pub enum Expiry {
-    /// At this moment of this boot.
+    /// The entry expires at this moment of this boot.
     At(BootNanos),
     /// The entry never expires by itself: only `remove` ends it.
     Never,

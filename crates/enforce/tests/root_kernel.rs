@@ -403,7 +403,7 @@ fn root_bans_of_an_ipv4_host_in_two_tables_are_both_in_force() {
     }
 }
 
-/// On tcx ingress.
+/// The programs on tcx ingress.
 fn programs_of(interface: &str) -> Vec<(u32, String)> {
     let index = weir_bpf::device::Device::find(interface).unwrap().index;
     weir_bpf::probe::tcx_programs(index).unwrap()

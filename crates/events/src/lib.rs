@@ -215,7 +215,7 @@ impl Event {
         self
     }
 
-    /// From this producer.
+    /// Sets the producer of the event.
     pub fn by(mut self, producer: &BanSource) -> Self {
         self.producer = Some(producer.clone());
         match producer {

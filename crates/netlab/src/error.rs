@@ -42,7 +42,7 @@ impl Error {
         }
     }
 
-    /// From a system call.
+    /// An error of a system call.
     pub fn io(what: impl Into<String>, e: &io::Error) -> Self {
         let kind = match e.kind() {
             io::ErrorKind::ConnectionRefused => ErrorKind::Refused,

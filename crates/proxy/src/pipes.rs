@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with}
 const PIPE_SIZES: [usize; 2] = [1 << 20, 256 << 10];
 /// One smaller than this is worth less than copying.
 const SMALLEST: usize = 64 << 10;
-/// So many does a worker make. Connections beyond that copy.
+/// The most pipes that a worker makes. Connections beyond that copy.
 pub(crate) const MAX_PIPES: usize = 64;
 
 /// An empty pipe, and what it holds at most.

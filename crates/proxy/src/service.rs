@@ -98,7 +98,7 @@ impl Real {
 pub enum ProxyHeader {
     /// The real is not told of the client.
     None,
-    /// By the PROXY protocol, version 2; before each datagram with UDP.
+    /// The real is told by the PROXY protocol, version 2; before each datagram with UDP.
     V2,
 }
 

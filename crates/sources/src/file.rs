@@ -173,7 +173,7 @@ pub struct FileSource {
     away: Vec<Position>,
     reached: FilePositions,
     problems: BTreeMap<PathBuf, String>,
-    /// For the next batch's warnings.
+    /// Warnings of the next batch.
     lost: Vec<String>,
     scanned: Option<Instant>,
     rescan: bool,

@@ -389,7 +389,7 @@ pub struct Allow {
 /// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// On to the network stack.
+    /// The packet goes on to the network stack.
     Pass,
     /// The packet is dropped.
     Drop,

@@ -55,7 +55,7 @@ pub struct Router {
     announced: Option<Duration>,
 }
 
-/// So many hundredths of a second.
+/// A duration of so many hundredths of a second.
 fn centiseconds(count: u64) -> Duration {
     Duration::from_millis(count * 10)
 }

@@ -134,7 +134,7 @@ fn print_failure(out: &mut impl Write, failure: &Failure, text: &str) -> io::Res
     writeln!(out, "{}\n  | {}", escape(&said), escape(text))
 }
 
-/// In a person's words.
+/// The reason in a person's words.
 fn reason(why: &NoFailure, text: &str) -> String {
     let numbered = |what: &str, number: usize| format!("{what} {}", number + 1);
     match why {

@@ -22,7 +22,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// By the words of the configuration.
+    /// The answers by the words of the configuration.
     pub const ALL: [(&str, Self); 2] = [("allow", Self::Allow), ("deny", Self::Deny)];
 
     /// The word that stands for it in rules and in `acl_default`.

@@ -29,7 +29,7 @@ enum Part {
     Text(Box<[u8]>),
     /// Taken where all of it fits; begins with text.
     Optional(Vec<Part>),
-    /// With the texts that end it.
+    /// A field, with the texts that end it.
     Field(Field, Vec<Box<[u8]>>),
 }
 

@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for BanTime {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Increment {
-    /// At least 1.
+    /// The factor between the lengths of two bans, at least 1.
     #[serde(default = "two")]
     pub factor: f64,
     /// The longest ban.

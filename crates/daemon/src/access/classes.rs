@@ -156,7 +156,7 @@ impl ClassSync {
         self.state().classes.clone()
     }
 
-    /// For a change of configuration: nobody else makes classes meanwhile.
+    /// The lock for a change of configuration: nobody else makes classes meanwhile.
     pub fn change(&self) -> MutexGuard<'_, ()> {
         self.making.lock().expect("no holder of this lock panics")
     }
@@ -264,7 +264,7 @@ impl ClassSync {
             .collect()
     }
 
-    /// For `weir status`; `None` while there is nothing.
+    /// The state for `weir status`; `None` while there is nothing.
     pub fn status(&self) -> Option<ClassStatus> {
         let state = self.state().clone();
         let inputs = state.made_of?;

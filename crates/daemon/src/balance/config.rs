@@ -142,7 +142,7 @@ impl Method {
         ("round-robin", Self::RoundRobin),
     ];
 
-    /// By the word of the configuration.
+    /// The method's word in the configuration.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
@@ -170,7 +170,7 @@ impl BalanceConfig {
 pub enum Forward {
     /// By their link-layer addresses, on the segment of the interface.
     L2,
-    /// In outer packets.
+    /// Packets leave in outer packets.
     Tunnel(TunnelConfig),
     /// The connections end here, and the proxy opens others to the reals.
     Proxy(Limits),

@@ -22,7 +22,7 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    /// As status and API show it.
+    /// The servers as status and API show them.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Reals => "reals".to_owned(),

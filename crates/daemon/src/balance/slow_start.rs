@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{RealState, State};
 
-/// In so many steps.
+/// The number of steps in which a share grows.
 pub(super) const STEPS: u32 = 10;
 
 impl RealState {

@@ -75,7 +75,7 @@ pub struct Config {
     pub routers: Vec<VrrpConfig>,
     /// The tarpit ports, if there are any.
     pub tarpit: Option<TarpitConfig>,
-    /// From which places flows may begin.
+    /// The geofence: the places from which flows may begin.
     pub geofence: Option<GeofenceConfig>,
     /// The enabled lists, in the order of the file.
     pub lists: Vec<ListConfig>,

@@ -103,7 +103,7 @@ impl LineFilter {
 }
 
 impl LineState {
-    /// For whoever reads the log on.
+    /// The state for another thread that reads the log on.
     pub fn reopened(&self) -> Self {
         match self {
             Self::Weir(state) => Self::Weir(Box::new(state.reopened())),

@@ -9,7 +9,7 @@ use crate::{
     watch,
 };
 
-/// For requests over the control socket.
+/// Handles for requests over the control socket.
 pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handles {
     api::Handles {
         questions: service.questions.clone(),
@@ -24,7 +24,7 @@ pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handl
     }
 }
 
-/// For the threads that read logs.
+/// Handles for the threads that read logs.
 pub(crate) fn of_logs(service: &Service) -> log_worker::Handles {
     log_worker::Handles {
         exempt: service.exempt.clone(),
@@ -41,7 +41,7 @@ pub(crate) fn of_logs(service: &Service) -> log_worker::Handles {
     }
 }
 
-/// For the commands of watches.
+/// Handles for the commands of watches.
 pub(crate) fn of_watches(service: &Service) -> watch::Handles {
     watch::Handles {
         alerts: service.alerts.clone(),

@@ -26,7 +26,8 @@ use crate::{
     store::{Change, PORTION, Progress, Store, clock::Now},
 };
 
-/// In the state directory: Fail2ban's bans have been taken over from the file it names.
+/// The mark in the state directory: Fail2ban's bans have been taken over from the file it
+/// names.
 const MARK: &str = "fail2ban-taken-over";
 /// Past bans of an address that are remembered; of more, bans grow no further.
 const MAX_COUNT: u32 = 64;

@@ -63,7 +63,7 @@ pub struct StoredState {
 pub struct Plan {
     /// Entries to put into force.
     pub insert: Vec<Entry>,
-    /// In force without an explanation: the database gets one.
+    /// Entries in force without an explanation: the database gets one.
     pub unexplained: Vec<Entry>,
     /// In the database, not in force any more: to be forgotten.
     pub forget: Vec<(BanTarget, Arc<Policy>)>,

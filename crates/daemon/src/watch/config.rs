@@ -57,7 +57,7 @@ pub struct WatchConfig {
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// For how long its bans hold.
+    /// The length of the watch's bans.
     pub limits: JailLimits,
     /// The ports that a ban covers.
     pub scope: PortSet,

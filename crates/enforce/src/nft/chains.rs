@@ -16,7 +16,7 @@ use super::{
     wire::Batch,
 };
 
-/// Behind address translation: the addresses that go out on the wire.
+/// The priority behind address translation: the addresses that go out on the wire.
 const PRIORITY_OUT: i32 = 300;
 /// The whole judgement of a family's packets.
 const JUDGED: [&str; 2] = ["in4", "in6"];

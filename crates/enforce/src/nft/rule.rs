@@ -47,7 +47,7 @@ pub(super) enum Meta {
     PacketType = 19,
 }
 
-/// From where on an offset counts.
+/// The header from which on an offset counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum From {
@@ -69,7 +69,7 @@ pub(super) enum RejectReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict<'a> {
     Drop,
-    /// For weir; other tables are asked as well.
+    /// The packet passes for weir; other tables are asked as well.
     Accept,
     /// On with the chain that jumped here.
     Return,

@@ -528,7 +528,7 @@ fn root_tables_made_anew_have_room_for_every_writer() {
     }
 }
 
-/// In this network namespace.
+/// Adds bridges in this network namespace.
 pub(super) fn add_bridges(names: &[String]) {
     for name in names {
         let added = std::process::Command::new("ip")

@@ -95,7 +95,7 @@ impl Read<'_> {
         }
     }
 
-    /// For how long.
+    /// The length of the decision.
     fn length(&self) -> Result<Duration, String> {
         let text = match self {
             Self::Whole(decision) => &decision.duration,
@@ -275,7 +275,7 @@ impl Decisions {
         .map_or_else(|_| all, |parsed| parsed.prefixes)
     }
 
-    /// To be kept: `PREFIX SECONDS` a line, seconds of the wall clock.
+    /// The text to keep: `PREFIX SECONDS` a line, seconds of the wall clock.
     pub fn print(&self) -> String {
         use std::fmt::Write;
         let mut text = "# decisions of CrowdSec: prefix, end\n".to_owned();

@@ -25,11 +25,11 @@ use crate::certificates;
 /// The times that a server may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// For its name, and for a connection to it.
+    /// The longest time for looking the server's name up, and for a connection to it.
     pub connect: Duration,
-    /// For the next bytes.
+    /// The longest wait for the next bytes.
     pub read: Duration,
-    /// For all of it, redirects included.
+    /// The longest time for all of it, redirects included.
     pub total: Duration,
 }
 
@@ -82,7 +82,7 @@ pub enum FetchOutcome {
     Changed {
         /// The body, with its compression undone.
         bytes: Vec<u8>,
-        /// To ask with next time.
+        /// The marks to ask with next time.
         validators: Validators,
     },
 }

@@ -65,7 +65,7 @@ pub(super) struct Edge {
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pub edges: Vec<Edge>,
-    /// Without a byte, to these nodes.
+    /// Nodes that are reached without a byte.
     pub skips: Vec<usize>,
     /// Where a reader leaves by `skips`, the next byte is none of these: the
     /// field would have taken it.

@@ -147,7 +147,7 @@ impl ListSource {
     }
 }
 
-/// For messages: without the query, which is where paid lists have their key.
+/// The source in messages: without the query, which is where paid lists have their key.
 impl std::fmt::Display for ListSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

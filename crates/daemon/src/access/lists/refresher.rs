@@ -516,8 +516,8 @@ impl Refresher {
         Ok(())
     }
 
-    /// On disk; true when it is there. A failure has an alert of its own: the list
-    /// itself is fine.
+    /// Keeps the list on disk; true when it is there. A failure has an alert of its own:
+    /// the list itself is fine.
     fn keep(
         &self,
         shared: &Shared,
