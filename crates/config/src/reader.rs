@@ -3,7 +3,7 @@
 //! there, and all of them at once. What the keys mean is for whoever asks for them.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt,
     ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
@@ -75,6 +75,8 @@ pub type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
 pub struct Document<'i> {
     files: &'i [Part],
     errors: RefCell<Vec<ConfigError>>,
+    /// Whether the head of a table is broken, so that its keys stand in another one.
+    is_torn: Cell<bool>,
 }
 
 /// A file: its name, its text, and the table that it stands for.
@@ -123,6 +125,7 @@ impl<'i> Document<'i> {
         Self {
             files,
             errors: RefCell::default(),
+            is_torn: Cell::new(false),
         }
     }
 
@@ -132,8 +135,13 @@ impl<'i> Document<'i> {
         for part in self.files {
             let (table, errors) = DeTable::parse_recoverable(&part.text);
             for error in errors {
-                let at = error.span().map_or(0, |span| span.start) + part.begins;
-                self.error(self.line(at..at), error.message().replace('\n', ", "));
+                let span = error.span().unwrap_or_default();
+                let at = span.start + part.begins;
+                let there = part.text.get(span).unwrap_or_default();
+                let message = syntax_error(error.message(), there);
+                self.is_torn
+                    .set(self.is_torn.get() || message.starts_with("unclosed table"));
+                self.error(self.line(at..at), message);
             }
             let mut table = moved_table(table.into_inner(), part.begins);
             if let Some((kind, name)) = &part.table {
@@ -637,6 +645,9 @@ impl<'d, 'i> Section<'d, 'i> {
 
     /// Reports the keys that nobody asked for.
     pub fn finish(self) {
+        if self.document.is_torn.get() {
+            return;
+        }
         for (key, _) in &self.table {
             self.error(
                 self.document.line(key.span()),
@@ -654,6 +665,18 @@ impl<'d, 'i> Section<'d, 'i> {
                 ),
             );
         }
+    }
+}
+
+/// A message of the TOML parser's about the text `there`, in one line.
+fn syntax_error(message: &str, there: &str) -> String {
+    let there: String = there.chars().take(64).collect();
+    match message.lines().next() {
+        Some("duplicate key") => format!("{there} is there already; allowed: once"),
+        Some("string values must be quoted") => {
+            format!("{there} is no value; allowed: \"{there}\", a number, true, false")
+        }
+        _ => message.replace('\n', ", "),
     }
 }
 

@@ -407,3 +407,22 @@ fn what_two_files_say_is_refused_with_both_places() {
     });
     assert!(said.starts_with(&format!("{MORE}:2: ")), "{said}");
 }
+
+#[test]
+fn syntax_errors_are_said_in_the_words_of_the_file() {
+    for (text, wanted) in [
+        (
+            "flag = yes\n",
+            "1: yes is no value; allowed: \"yes\", a number, true, false",
+        ),
+        ("a = 1\na = 2\n", "2: a is there already; allowed: once"),
+        // The keys of the broken table are not called unknown ones of the file's.
+        ("[t\nmax = 3\n", "1: unclosed table, expected `]`"),
+    ] {
+        let said = mistakes(text, |root| {
+            let _ = root.string("flag", "");
+            let _ = root.integer("a", 1..=2);
+        });
+        assert_eq!(said, format!("{MAIN}:{wanted}"));
+    }
+}
