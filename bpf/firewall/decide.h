@@ -74,8 +74,9 @@ static __always_inline int is_plain(const struct frame *f, const struct source *
 	return !control.observe && !is_event_due(R_BANNED_ALL, now);
 }
 
-/* The bans that cover this packet. Ports that cannot be known match any of them;
- * packets that have none match only bans of all ports. */
+/* The bans that cover this packet. Ports that cannot be known, as of a first fragment
+ * that is cut before them, match any of them; packets that have none, as later
+ * fragments, match only bans of all ports. */
 static __always_inline __u64 bans_covering(const struct source *s,
 					   const struct places *at, __u64 found,
 					   __u64 now, const struct l4 *l4)

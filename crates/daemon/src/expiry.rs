@@ -1,7 +1,8 @@
 //! When bans end by themselves. The kernel sees to it that they do; here it is
-//! only known when, so that whoever was told of a ban is told of its end. One
-//! entry for each ban in force that has an end: 12 bytes for IPv4, 24 for IPv6,
-//! in a hash table that doubles; not more than there are bans.
+//! only known when, so that whoever was told of a ban is told of its end, by
+//! `follow_expiries` in `bans`. One entry for each ban in force that has an end:
+//! 12 bytes for IPv4, 24 for IPv6, in a hash table that doubles; not more than there
+//! are bans.
 //!
 //! Nothing is asked of the kernel. An end is told up to a second late, and never
 //! before the kernel's own, which is a few milliseconds behind the clock.
