@@ -26,12 +26,17 @@ pub struct TestHost {
     pub instance: String,
     pub space: Namespace,
     _servers: Vec<Child>,
-    _net: Net,
+    pub net: Net,
 }
 
 impl TestHost {
     /// A daemon with this `[app]`; none: what it takes is not here.
     pub fn new(name: &str, rules: &str) -> Option<Self> {
+        Self::with(name, rules, |_| ())
+    }
+
+    /// The same, after something is done before the daemon starts.
+    pub fn with(name: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
         if skipped(&PROGRAMS) {
             return None;
         }
@@ -68,9 +73,10 @@ impl TestHost {
             instance,
             space,
             _servers: servers,
-            _net: net,
+            net,
         };
         host.configure(rules);
+        before(&mut host);
         host.host.start();
         Some(host)
     }

@@ -8,6 +8,7 @@
 
 mod facts;
 mod learning;
+mod names;
 mod objects;
 mod process;
 mod programs;
@@ -53,6 +54,7 @@ use crate::{
 pub use facts::{HostFiles, digest_of};
 use learning::Learning;
 pub use learning::LearningStatus;
+use names::{Addresses, Names};
 use objects::Objects;
 use programs::Programs;
 use replaced::NamedFiles;
@@ -74,6 +76,7 @@ const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
 const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
+const ABOUT_NAMES: &str = "app:names";
 
 /// Why rules about programs are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +112,7 @@ pub struct Apps {
     geography: Arc<GeoService>,
     lists: Lists,
     learning: Learning,
+    names: Arc<Names>,
     state: Mutex<Option<State>>,
 }
 
@@ -130,6 +134,15 @@ struct Known<'a> {
     table: Option<Arc<GeoTable>>,
     nothing: &'a GeoTable,
     lists: &'a [CurrentList],
+    names: &'a Addresses,
+}
+
+/// What a policy was made of beside the configuration, to see when that is another one.
+#[derive(Debug, Clone)]
+pub(crate) struct MadeOf {
+    geography: u64,
+    lists: Arc<Vec<CurrentList>>,
+    names: u64,
 }
 
 impl Resolve for Known<'_> {
@@ -142,8 +155,8 @@ impl Resolve for Known<'_> {
         Some(&list.prefixes)
     }
 
-    fn addresses(&self, _name: &str) -> Option<&[IpAddr]> {
-        None
+    fn addresses(&self, name: &str) -> Option<&[IpAddr]> {
+        self.names.get(name).map(Vec::as_slice)
     }
 
     fn netns(&self, file: &Path) -> Option<u64> {
@@ -167,6 +180,7 @@ impl Apps {
             geography,
             lists,
             learning: Learning::of(store),
+            names: Arc::default(),
             state: Mutex::default(),
         }
     }
@@ -182,6 +196,7 @@ impl Apps {
     pub fn apply(&self, config: Option<&AppConfig>, observe: bool) -> Result<(), AppError> {
         let mut state = self.state();
         let Some(config) = config else {
+            self.names.follow(std::iter::empty(), &[]);
             if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
@@ -192,6 +207,7 @@ impl Apps {
                 ABOUT_FILES,
                 ABOUT_ROOM,
                 ABOUT_REPLACED,
+                ABOUT_NAMES,
             ] {
                 self.alerts.clear(about);
             }
@@ -202,6 +218,7 @@ impl Apps {
             return Err(AppError::Lacks(missing.join(", ")));
         }
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
+        self.names.follow(config.names(), &config.private_names);
         let (policy, made_of) = self.compile(config)?;
         match &mut *state {
             Some(state) if state.cgroup == cgroup => {
@@ -221,24 +238,25 @@ impl Apps {
         Ok(())
     }
 
-    #[allow(
-        clippy::type_complexity,
-        reason = "what a policy was made of has no other use"
-    )]
-    fn compile(
-        &self,
-        config: &AppConfig,
-    ) -> Result<(Policy, (u64, Arc<Vec<CurrentList>>)), AppError> {
+    fn compile(&self, config: &AppConfig) -> Result<(Policy, MadeOf), AppError> {
         // The number before what it counts: news in between is seen next time.
         let geography = self.geography.changes();
         let lists = self.lists.current();
+        let (addresses, names) = self.names.addresses();
         let nothing = GeoTable::default();
         let known = Known {
             table: self.geography.geo_table(),
             nothing: &nothing,
             lists: &lists,
+            names: &addresses,
         };
-        Ok((Policy::compile(config, &known)?, (geography, lists.clone())))
+        let policy = Policy::compile(config, &known)?;
+        let made_of = MadeOf {
+            geography,
+            lists: lists.clone(),
+            names,
+        };
+        Ok((policy, made_of))
     }
 
     fn alert_unresolved(&self, policy: &Policy) {
@@ -253,6 +271,19 @@ impl Apps {
                     ABOUT_RULES,
                     format!("{first}{more}: it holds for nobody until it is"),
                 );
+            }
+        }
+    }
+
+    fn alert_names(&self) {
+        let troubles = self.names.troubles();
+        match &troubles[..] {
+            [] => self.alerts.clear(ABOUT_NAMES),
+            [first] => self.alerts.raise(ABOUT_NAMES, first.clone()),
+            [first, rest @ ..] => {
+                let more = rest.len();
+                self.alerts
+                    .raise(ABOUT_NAMES, format!("{first}; and {more} more"));
             }
         }
     }
@@ -290,7 +321,7 @@ impl Apps {
         cgroup: CgroupAt,
         observe: bool,
         policy: Policy,
-        made_of: (u64, Arc<Vec<CurrentList>>),
+        made_of: MadeOf,
     ) -> Result<State, AppError> {
         lease::ignore_signals();
         let begun = Instant::now();
@@ -370,6 +401,7 @@ impl Apps {
                 self.alerts.raise(ABOUT_EVENTS, error.to_string());
             }
         }
+        self.names.finish();
         self.learning.save_rest();
     }
 
@@ -459,14 +491,17 @@ impl Apps {
             state.set_learns(false)?;
         }
         self.learning.save_sometimes();
+        self.alert_names();
         if state
             .files
             .look(state.followed, &state.policy.rules, &mut state.objects)
         {
             self.alert_replaced(&state.files);
         }
-        let is_current = state.made_of.0 == self.geography.changes()
-            && Arc::ptr_eq(&state.made_of.1, &self.lists.current());
+        let made_of = &state.made_of;
+        let is_current = made_of.geography == self.geography.changes()
+            && made_of.names == self.names.changes()
+            && Arc::ptr_eq(&made_of.lists, &self.lists.current());
         if !is_current {
             let (policy, made_of) = self.compile(&state.config)?;
             match policy == state.policy {

@@ -36,6 +36,7 @@ pub mod metrics;
 mod positions;
 pub mod real_side;
 mod refused;
+mod resolver;
 pub mod run;
 pub mod service;
 pub mod store;

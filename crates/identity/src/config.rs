@@ -1,6 +1,9 @@
 //! `[app]` and `[app.rules.NAME]`: which programs may talk to whom.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use weir_config::{
     At, Section, WordOrList,
@@ -16,13 +19,16 @@ use weir_core::{
 };
 
 use crate::{
-    CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,
-    Protocols, Rule, Unknown, Verdict, Where,
+    CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, NamePattern, Peer, Peers,
+    Pinned, Protocols, Rule, Unknown, Verdict, Where,
+    names::is_host_name,
     rule::{MAX_PORTS, is_plain},
 };
 
 /// So many entries may a condition have.
 pub const MAX_ENTRIES: usize = 256;
+/// So many different names of hosts may the rules have.
+pub const MAX_NAMES: usize = 256;
 /// So long may the path of a control group, the name of a package or of a unit be.
 const MAX_TEXT: usize = 512;
 
@@ -47,6 +53,11 @@ pub const MANUAL: &[Table] = &[
                 "cgroup",
                 Means("the root: every process, those of containers too"),
                 "The control group (version 2) whose processes are judged, as a directory.",
+            ),
+            key(
+                "private_names",
+                NONE,
+                "Names of hosts whose addresses may be private, of loopback or of this host: \"nas.home.arpa\", or \"*.home.arpa\" for all below it. Of other names in rules such an answer is refused (DNS rebinding).",
             ),
             key(
                 "rules",
@@ -167,6 +178,8 @@ const PEERS: &str = "a list of peers such as [\"192.0.2.0/24\", \"list:NAME\", \
 const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe, object, aggregate, path, package, script, user, cgroup, unit, to, from";
 const PROTOCOLS: &str = "\"tcp\", \"udp\", \"icmp\", \"raw\" or \"other\", or a list of them";
 const NETNS: &str = "/run/netns/blue";
+const PRIVATE_NAMES: &str =
+    "a list of names of hosts such as [\"nas.home.arpa\", \"*.example.internal\"]";
 
 pub use crate::rule::AppConfig;
 
@@ -194,7 +207,8 @@ pub fn read(
         .choice("unknown", &Unknown::ALL)
         .map_or(Unknown::Learn, |at| at.value);
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
-    let mut rules = Vec::new();
+    let private_names = private_names(&mut section);
+    let mut rules: Vec<Rule> = Vec::new();
     let mut places = 0;
     let mut takes_all: Option<String> = None;
     for (name, mut table) in section.named_sections("rules") {
@@ -238,6 +252,20 @@ pub fn read(
             ),
         );
     }
+    let peers = rules.iter().flat_map(Rule::peers);
+    let names: BTreeSet<_> = peers
+        .filter_map(|peer| match peer {
+            Peer::Name(name) => Some(name),
+            Peer::Known(_) => None,
+        })
+        .collect();
+    if names.len() > MAX_NAMES {
+        let number = names.len();
+        section.error(
+            line,
+            format!("[app] has {number} names of hosts; allowed: at most {MAX_NAMES}"),
+        );
+    }
     if rules.is_empty() && default == Verdict::Allow && unknown != Unknown::Learn {
         warnings.push(format!(
             "{}: [app] denies nothing and learns nothing: every program passes",
@@ -249,8 +277,29 @@ pub fn read(
         default,
         unknown,
         cgroup,
+        private_names,
         rules,
     })
+}
+
+fn private_names(section: &mut Section<'_, '_>) -> Vec<NamePattern> {
+    let Some(list) = section.list("private_names", PRIVATE_NAMES) else {
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    for At { value, line } in list.value {
+        match NamePattern::new(&value) {
+            Some(pattern) => names.push(pattern),
+            None => {
+                let value = value.chars().take(128).collect::<String>();
+                section.error(
+                    line,
+                    format!("private_names in [app] has {value:?}; allowed: {PRIVATE_NAMES}"),
+                );
+            }
+        }
+    }
+    names
 }
 
 fn decides_everything(rule: &Rule) -> bool {
@@ -606,14 +655,6 @@ fn peer(text: &str) -> Result<Peer, String> {
             Err(error) => Err(format!("{error}")),
         },
     }
-}
-
-/// Letters, digits, `-` and `_` in labels of at most 63, in all at most 253 characters;
-/// no address.
-fn is_host_name(name: &str) -> bool {
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(name_byte);
-    name.len() <= 253 && name.split('.').all(label) && name.parse::<std::net::IpAddr>().is_err()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod decision;
 mod digest;
 pub mod hash;
 pub mod learn;
+mod names;
 pub mod packages;
 pub mod policy;
 mod program;
@@ -21,6 +22,7 @@ mod rule;
 pub mod rules_text;
 
 pub use digest::{Digest, DigestError};
+pub use names::NamePattern;
 pub use program::{Object, Program, aggregate};
 pub use rule::{
     AppConfig, CgroupPattern, Condition, Criterion, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,

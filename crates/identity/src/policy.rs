@@ -31,7 +31,7 @@ pub use crate::rule::MAX_PORTS;
 /// So many networks have all places of a policy.
 pub const MAX_NETWORKS: usize = 524_288;
 /// So many addresses of one name of DNS count.
-pub const MAX_ADDRESSES: usize = 64;
+pub const MAX_ADDRESSES: usize = 1000;
 
 /// Places by their numbers, as the kernel has them: bit `n % 64` of word `n / 64`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use weir_core::{
     geofence::Direction,
 };
 
-use crate::{Digest, Program};
+use crate::{Digest, NamePattern, Program};
 
 /// So many places (see [`crate::policy::Place`]) may the rules of a configuration have:
 /// mostly one for each rule.
@@ -435,6 +435,8 @@ pub struct AppConfig {
     pub unknown: Unknown,
     /// The directory of the control group in which it holds; `None`: the root.
     pub cgroup: Option<PathBuf>,
+    /// Names whose addresses may be private, or this host's own.
+    pub private_names: Vec<NamePattern>,
     /// In the order in which they are asked.
     pub rules: Vec<Rule>,
 }

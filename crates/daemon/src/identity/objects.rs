@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
     io,
     path::Path,
 };
@@ -71,9 +72,13 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The digest of what `path` leads to: `/proc/PID/map_files/…` or `/proc/PID/exe`.
+    /// The digest of what `path` leads to.
     pub fn digest(&mut self, path: &Path) -> Result<(FileKey, Digest), NoDigest> {
-        let file = hash::open(path)?;
+        self.digest_of(hash::open(path)?)
+    }
+
+    /// The digest of a file that is open, of `/proc/PID/map_files/…` or `/proc/PID/exe`.
+    pub fn digest_of(&mut self, file: File) -> Result<(FileKey, Digest), NoDigest> {
         let about = file.metadata().map_err(|_| NoDigest::Unreadable)?;
         let id = FileKey::of(&about);
         if let Some(known) = self.known.get(&id) {
@@ -140,11 +145,7 @@ pub struct Broken {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs::{self, File},
-        thread,
-        time::Duration,
-    };
+    use std::{fs, thread, time::Duration};
 
     use super::*;
 

@@ -11,7 +11,11 @@ use std::{
 };
 
 use weir_bpf::identity::Seen;
-use weir_identity::{Object, Program, hash::FileKey, packages};
+use weir_identity::{
+    Object, Program,
+    hash::{self, FileKey},
+    packages,
+};
 
 use super::objects::{NoDigest, Objects};
 
@@ -121,9 +125,22 @@ pub fn read(
         cgroup: cgroup_of(pid)?,
         ..Program::default()
     };
+    // All are opened before one is hashed, which takes a while: of a process that ends
+    // meanwhile the digests are known, and the next one of its kind is identified sooner.
+    let opened = |path: PathBuf, at: &Path| (path, hash::open(at).map_err(NoDigest::from));
+    let objects_opened: Vec<_> = mappings
+        .into_values()
+        .take(MAX_OBJECTS)
+        .map(|mapping| {
+            let at = proc.join("map_files").join(&mapping.range);
+            opened(mapping.path, &at)
+        })
+        .collect();
+    let exe_opened = fs::read_link(proc.join("exe")).ok();
+    let exe_opened = exe_opened.map(|path| opened(path, &proc.join("exe")));
     let (mut files, mut without) = (BTreeSet::new(), None);
-    let mut object = |from: &Path, path: PathBuf| {
-        let digest = match objects.digest(from) {
+    let mut object = |(path, file): (PathBuf, Result<File, NoDigest>)| {
+        let digest = match file.and_then(|file| objects.digest_of(file)) {
             Ok((id, digest)) => {
                 files.insert(id);
                 Some(digest)
@@ -135,13 +152,10 @@ pub fn read(
         };
         Object { path, digest }
     };
-    for mapping in mappings.into_values().take(MAX_OBJECTS) {
-        let from = proc.join("map_files").join(&mapping.range);
-        program.objects.push(object(&from, mapping.path));
-    }
+    program.objects = objects_opened.into_iter().map(&mut object).collect();
     program.objects.sort_by(|a, b| a.path.cmp(&b.path));
-    if let Ok(path) = fs::read_link(proc.join("exe")) {
-        let exe = object(&proc.join("exe"), path);
+    if let Some(opened) = exe_opened {
+        let exe = object(opened);
         if asks_package && let Ok(file) = File::open(proc.join("exe")) {
             program.package = packages::owner(Path::new(DPKG_INFO), &exe.path, &file);
         }

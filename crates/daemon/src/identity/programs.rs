@@ -34,7 +34,10 @@ impl Programs {
     /// None yet; those that an earlier daemon has named are known again when they are
     /// identified.
     pub fn over(identity: &Identity) -> Self {
-        let given: HashMap<_, _> = identity.named().into_iter().collect();
+        Self::of(identity.named().into_iter().collect())
+    }
+
+    fn of(given: HashMap<Key, Handle>) -> Self {
         let next = given
             .values()
             .map(|handle| handle.number())
@@ -178,5 +181,67 @@ impl Programs {
             let exe = exe.map(|exe| exe.path.clone()).unwrap_or_default();
             Some((exe, file, why))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        Key {
+            set: [number, 7],
+            cgroup: 0,
+            uid: 0,
+            space: 0,
+            anonymous: false,
+        }
+    }
+
+    fn note(programs: &mut Programs, number: u64) -> Handle {
+        let read = ReadProgram {
+            program: weir_identity::Program::default(),
+            files: Default::default(),
+            is_at_path: false,
+            without: None,
+        };
+        programs.note(&key(number), read)
+    }
+
+    /// At the cap the one that is known for longest goes, and its handle is nobody's.
+    #[test]
+    fn of_many_programs_the_oldest_makes_room() {
+        let mut programs = Programs::of(HashMap::new());
+        let first = note(&mut programs, 0);
+        for number in 1..MAX_IDENTITIES as u64 {
+            note(&mut programs, number);
+        }
+        assert_eq!(
+            (programs.evicted(), programs.iter().count()),
+            (0, MAX_IDENTITIES)
+        );
+        assert!(programs.by_handle(first).is_some());
+        let next = note(&mut programs, MAX_IDENTITIES as u64);
+        assert_eq!(
+            (programs.evicted(), programs.iter().count()),
+            (1, MAX_IDENTITIES)
+        );
+        assert!(!programs.has(&key(0)) && programs.by_handle(first).is_none());
+        // It has the number, and another serial.
+        assert_eq!(next.number(), first.number());
+        assert_ne!(next, first);
+        // Who is known keeps his handle.
+        assert_eq!(note(&mut programs, MAX_IDENTITIES as u64), next);
+        assert_eq!(programs.evicted(), 1);
+    }
+
+    #[test]
+    fn a_handle_that_an_earlier_daemon_has_given_is_kept() {
+        let given = Handle::new(5, 9);
+        let mut programs = Programs::of(HashMap::from([(key(1), given)]));
+        let other = note(&mut programs, 2);
+        assert_ne!(other.number(), 5);
+        assert_eq!(note(&mut programs, 1), given);
+        assert_eq!(other.serial(), 11);
     }
 }

@@ -17,14 +17,13 @@ use weir_identity::{
 };
 
 use super::{
-    AppError,
+    AppError, MadeOf,
     learning::Learning,
     objects::{NoDigest, Objects},
     process::{self, ReadProgram},
     programs::Programs,
     replaced::NamedFiles,
 };
-use crate::access::lists::CurrentList;
 
 /// A process that changes its mappings while it is looked at is looked at again.
 const TRIES: usize = 8;
@@ -41,7 +40,7 @@ pub(super) struct State {
     pub(super) learns: bool,
     pub(super) policy: Policy,
     /// What the policy was made of.
-    pub(super) made_of: (u64, Arc<Vec<CurrentList>>),
+    pub(super) made_of: MadeOf,
     pub(super) objects: Objects,
     pub(super) programs: Programs,
     pub(super) files: NamedFiles,
@@ -106,11 +105,7 @@ fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
 
 impl State {
     /// Puts a policy into force, with whoever is known.
-    pub(super) fn put(
-        &mut self,
-        policy: Policy,
-        made_of: (u64, Arc<Vec<CurrentList>>),
-    ) -> Result<(), AppError> {
+    pub(super) fn put(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         for (name, hits) in self.hits()? {
             self.before.insert(name, hits);
         }

@@ -4,12 +4,8 @@
 //! is chosen by whoever has the address. Names are asked for with a dot at their
 //! end, so that no search domain makes another one of them.
 //!
-//! The system's resolver is asked (getaddrinfo, by the crate dns-lookup, which tells
-//! "no such name" from "no answer" as the standard library does not), so that what the
-//! host is configured to ask is asked: nsswitch.conf, resolv.conf and a local stub
-//! hold. (Of glibc's, /etc/hosts has no name that ends with a dot.) A resolver of our
-//! own would have to follow all of these.
-//! It cannot be given a time: who has waited too long is let go meanwhile.
+//! The system's resolver is asked (`resolver.rs`). It cannot be given a time: who has
+//! waited too long is let go meanwhile.
 
 mod table;
 
@@ -26,7 +22,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dns_lookup::{AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
 use jiff::Timestamp;
 use weir_core::{
     Ban,
@@ -39,7 +34,7 @@ use super::{Handles, running::Running};
 use crate::{
     jails::UseDns,
     judge::{Judge, Offence, Suspect},
-    threads,
+    resolver, threads,
 };
 use table::{Addresses, Asked, MAX_ADDRESSES, MAX_FINDINGS, MAX_NAMES, Table};
 
@@ -106,30 +101,9 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks the system's resolver.
-fn system(name: &HostName) -> Result<Vec<IpAddr>, String> {
-    let hints = AddrInfoHints {
-        socktype: SockType::Stream.into(),
-        ..AddrInfoHints::default()
-    };
-    let found = match getaddrinfo(Some(&format!("{name}.")), None, Some(hints)) {
-        Ok(found) => found,
-        Err(error) => return none_or_failed(error),
-    };
-    let addresses: Result<Vec<_>, _> = found.map(|one| Ok(one?.sockaddr.ip())).collect();
-    addresses.map_err(|error: io::Error| error.to_string())
-}
-
-fn none_or_failed(error: LookupError) -> Result<Vec<IpAddr>, String> {
-    match error.kind() {
-        LookupErrorKind::NoName | LookupErrorKind::NoData => Ok(Vec::new()),
-        _ => Err(io::Error::from(error).to_string()),
-    }
-}
-
 impl Default for HostNames {
     fn default() -> Self {
-        Self::with(Box::new(system))
+        Self::with(Box::new(resolver::addresses))
     }
 }
 

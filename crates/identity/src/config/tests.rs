@@ -244,7 +244,11 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "[app]\nrule = 1",
-            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, cgroup, rules",
+            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, cgroup, private_names, rules",
+        ),
+        (
+            "[app]\nprivate_names = ['a b']",
+            "weir.toml:2: private_names in [app] has \"a b\"; allowed: a list of names of hosts",
         ),
         (
             "[app.rules.'a b']\nverdict = 'drop'",

@@ -508,7 +508,7 @@ proptest! {
             default: Verdict::Reject,
             unknown: crate::Unknown::Drop,
             cgroup: None,
-            rules: rules.clone(),
+            private_names: Vec::new(),            rules: rules.clone(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
         let peer = IpAddr::from([192, 0, 2, host]);
@@ -529,7 +529,7 @@ proptest! {
             default: Verdict::Drop,
             unknown: crate::Unknown::Drop,
             cgroup: None,
-            rules,
+            private_names: Vec::new(),            rules,
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
