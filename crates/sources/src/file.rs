@@ -11,6 +11,7 @@
 //! has them any more. A file that takes the name of another and is a copy of it, maybe
 //! an edited one, goes on where that stood ([`Tail::go_on_in`]).
 
+mod newlines;
 mod reached;
 mod scan;
 mod tail;

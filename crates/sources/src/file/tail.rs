@@ -11,7 +11,7 @@ use std::{
 
 use weir_core::detect::{Age, Writer};
 
-use super::{FileId, FilePositions, Fingerprint, Position};
+use super::{FileId, FilePositions, Fingerprint, Position, newlines::Newlines};
 use crate::{BatchInfo, MAX_LINE, Origin, Readers, fs_call};
 
 /// The most that is read of one file in one batch: some 3,000 lines. What they
@@ -53,6 +53,8 @@ pub(super) struct Tail {
     line_start: u64,
     /// The unfinished line, at most `MAX_LINE` bytes of it.
     partial: Vec<u8>,
+    /// Of UTF-16: a character's first byte, whose second is not there yet.
+    half: Option<u8>,
     /// The unfinished line is longer than `partial`.
     overlong: bool,
     /// The unfinished line began before reading did: not delivered.
@@ -81,6 +83,7 @@ impl Tail {
             offset: 0,
             line_start: 0,
             partial: vec![],
+            half: None,
             overlong: false,
             discard: false,
             head: vec![],
@@ -134,8 +137,8 @@ impl Tail {
         let from = size.saturating_sub(MAX_LINE as u64);
         let mut last = vec![0; (size - from) as usize];
         let read = self.read_full(&mut last, from)?;
-        match memchr::memrchr(b'\n', &last[..read]) {
-            Some(at) => self.seek(from + at as u64 + 1)?,
+        match self.newlines().last_end(&last[..read], from) {
+            Some(end) => self.seek(from + end as u64)?,
             None if from == 0 => {}
             None => {
                 self.seek(size)?;
@@ -147,6 +150,7 @@ impl Tail {
 
     pub fn seek(&mut self, offset: u64) -> io::Result<()> {
         (self.offset, self.line_start) = (offset, offset);
+        self.half = None;
         self.learn_head(offset)
     }
 
@@ -154,12 +158,20 @@ impl Tail {
     /// is not delivered.
     pub fn resume(&mut self, offset: u64) -> io::Result<()> {
         self.seek(offset)?;
-        let mut last = [b'\n'];
-        if let Some(before) = offset.checked_sub(1) {
-            self.read_full(&mut last, before)?;
-        }
-        self.discard = last != [b'\n'];
+        self.discard = !self.is_behind_a_line(offset);
         Ok(())
+    }
+
+    /// How its lines end.
+    fn newlines(&self) -> Newlines {
+        let mut head = [0; 2];
+        match self.head.len() >= head.len() {
+            true => Newlines::of(&self.head),
+            false => match self.read_full(&mut head, 0) {
+                Ok(read) => Newlines::of(&head[..read]),
+                Err(_) => Newlines::Byte,
+            },
+        }
     }
 
     /// Is this the file of that position, at least as long as then? One that was
@@ -186,11 +198,13 @@ impl Tail {
     }
 
     fn is_behind_a_line(&self, offset: u64) -> bool {
-        let mut last = [0];
-        let Some(before) = offset.checked_sub(1) else {
+        if offset == 0 {
             return true;
-        };
-        self.read_full(&mut last, before).is_ok() && last == [b'\n']
+        }
+        let mut last = [0; 2];
+        let last = &mut last[..offset.min(2) as usize];
+        self.read_full(last, offset - last.len() as u64).is_ok()
+            && self.newlines().ends(last, offset)
     }
 
     /// `new` took the place of this file: is it a copy, maybe an edited one (`sed -i`,
@@ -243,7 +257,11 @@ impl Tail {
         let known = &known[known.len() - known.len().min(RENAMED as usize)..];
         let first = match known.len() as u64 == start {
             true => 0,
-            false => memchr::memchr(b'\n', known).map_or(known.len(), |at| at + 1),
+            false => {
+                let at = start - known.len() as u64;
+                let end = self.newlines().first_end(known, at);
+                end.unwrap_or(known.len())
+            }
         };
         let known = &known[first..];
         if known.is_empty() {
@@ -271,7 +289,8 @@ impl Tail {
         if alike == own && own < ours.len() {
             return Ok(own as u64);
         }
-        Ok(memchr::memrchr(b'\n', &ours[..alike]).map_or(0, |at| at as u64 + 1))
+        let end = self.newlines().last_end(&ours[..alike], self.line_start);
+        Ok(end.unwrap_or(0) as u64)
     }
 
     /// Whether the file has no name any more.
@@ -365,6 +384,18 @@ impl Tail {
         info: &mut BatchInfo,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) {
+        let newlines = Newlines::of(&self.head);
+        if newlines != Newlines::Byte {
+            return self.split_pairs(newlines, bytes, info, each);
+        }
+        if let ([first @ (0xfe | 0xff)], [_]) = (&self.head[..], bytes) {
+            // Half of a mark perhaps, which the next byte tells.
+            self.half = Some(*first);
+            return;
+        }
+        if let Some(half) = self.half.take() {
+            self.keep(&[half]);
+        }
         let behind = self.offset;
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let line = &bytes[..end];
@@ -378,6 +409,31 @@ impl Tail {
             self.line_start = behind - bytes.len() as u64;
         }
         self.keep(bytes);
+    }
+
+    /// The same for characters of two bytes, each at an even place.
+    fn split_pairs(
+        &mut self,
+        newlines: Newlines,
+        bytes: &[u8],
+        info: &mut BatchInfo,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) {
+        let mut at = self.offset - bytes.len() as u64;
+        for byte in bytes {
+            let half = self.half.take();
+            at += 1;
+            match half {
+                _ if at % 2 == 1 => self.half = Some(*byte),
+                Some(half) if newlines.is_newline([half, *byte]) => {
+                    self.finish(info, each);
+                    self.line_start = at;
+                }
+                Some(half) => self.keep(&[half, *byte]),
+                // Reading began in the middle of a character.
+                None => {}
+            }
+        }
     }
 
     fn keep(&mut self, bytes: &[u8]) {

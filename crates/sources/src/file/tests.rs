@@ -41,6 +41,46 @@ fn append(path: &Path, text: impl AsRef<[u8]>) {
     file.write_all(text.as_ref()).unwrap();
 }
 
+/// What a log in UTF-16 says, whose characters have bytes that look like newlines; it is
+/// written byte by byte, and read on by another run.
+#[test]
+fn lines_of_utf16_end_at_their_newlines_only() {
+    for big_endian in [false, true] {
+        let bytes = |text: &str| -> Vec<u8> {
+            let pair = |unit: u16| match big_endian {
+                true => unit.to_be_bytes(),
+                false => unit.to_le_bytes(),
+            };
+            text.encode_utf16().flat_map(pair).collect()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        let mut from = Start::Beginning;
+        append(&path, bytes("\u{feff}"));
+        let mut expected = vec![];
+        for (number, text) in ["a\u{10a}b", "\u{a00}\u{a0a}", "", "c"]
+            .into_iter()
+            .enumerate()
+        {
+            let mut source = source(&[&path], from.clone());
+            let mut read = vec![];
+            for byte in bytes(&format!("{text}\n")) {
+                append(&path, [byte]);
+                let info = source.read_batch(NOW, &mut |line, _| read.push(line.to_vec()));
+                _ = info.unwrap();
+            }
+            let mark = if number == 0 { "\u{feff}" } else { "" };
+            expected.push(bytes(&format!("{mark}{text}")));
+            assert_eq!(read, expected[number..], "big endian: {big_endian}");
+            from = match number {
+                // The end, where nothing is unfinished.
+                1 => Start::End,
+                _ => since(&[&path], source.positions()),
+            };
+        }
+    }
+}
+
 /// The lines and counts of one batch.
 fn batch(source: &mut FileSource, timeout: Duration) -> (Vec<String>, BatchInfo) {
     let mut lines = vec![];
