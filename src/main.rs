@@ -8,8 +8,12 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    if cli::fail2ban_client::is_called(std::env::args_os().next().as_deref()) {
+    let program = std::env::args_os().next();
+    if cli::fail2ban_client::is_called(program.as_deref()) {
         return cli::fail2ban_client::main();
+    }
+    if cli::fail2ban_regex::is_called(program.as_deref()) {
+        return cli::fail2ban_regex::main();
     }
     match cli::run(cli::Weir::parse()) {
         Ok(cli::ExitAnswer::Done) => ExitCode::SUCCESS,

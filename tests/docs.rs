@@ -39,7 +39,7 @@ use tree::ROOT;
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 21] = [
+const OTHERS: [&str; 22] = [
     "/usr/bin/fail2ban-client",
     "apt",
     "cargo",
@@ -49,6 +49,7 @@ const OTHERS: [&str; 21] = [
     "curl",
     "editor",
     "fail2ban-client",
+    "fail2ban-regex",
     "git",
     "grep",
     "journalctl",

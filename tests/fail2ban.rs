@@ -165,3 +165,182 @@ fn import_says_what_each_jail_becomes() {
         "{said}"
     );
 }
+
+/// A mistake in a jail's own file, its filter or its action is that jail's: the others
+/// run, and every screen says what does not, with file and line.
+#[test]
+fn a_broken_jail_stops_no_other() {
+    let mut host = host("[shop]\nenabled = true\nmaxretry = 1\nbantime = 1h\n");
+    fs::create_dir(host.path("f/jail.d")).unwrap();
+    host.write(
+        "f/jail.d/10-mail.conf",
+        "[mail]\nenabled = true\nlogpath = {dir}/shop.log\nthis is no key\n\
+         [late]\nenabled = true\nfilter = shop\nlogpath = {dir}/late.log\n",
+    );
+    host.write("f/jail.d/20-odd.conf", "[odd\nenabled = true\n");
+    host.write(
+        "f/jail.d/30-more.conf",
+        "[open]\nenabled = true\nlogpath = {dir}/shop.log\n\
+         [nobody]\nenabled = true\nlogpath = {dir}/shop.log\n\
+         [act]\nenabled = true\nfilter = shop\nlogpath = {dir}/shop.log\naction = gone[x=1]\n",
+    );
+    for (name, failregex) in [("open", "a (<HOST>"), ("nobody", "no host here")] {
+        let text = format!("[Definition]\nfailregex = {failregex}\n");
+        host.write(&format!("f/filter.d/{name}.conf"), &text);
+    }
+    let broken = [
+        ("mail", "f/jail.d/10-mail.conf:4: expected key = value"),
+        ("odd", "f/jail.d/20-odd.conf:1: the [section] is not closed"),
+        ("open", "f/filter.d/open.conf:2: "),
+        ("nobody", "f/filter.d/nobody.conf:2: it names nobody"),
+        ("act", "f/action.d/gone.conf"),
+    ];
+    let (code, said) = host.ask(&["check"]);
+    assert_eq!(code, Some(1), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (jail, why) in broken {
+        let problem = format!("jail {jail} is not run: ");
+        let place = host.filled(&format!("{{dir}}/{why}"));
+        assert!(
+            said.contains(&problem) && said.contains(&place),
+            "{place}: {said}"
+        );
+    }
+    let late = host.filled("jail late: there is no log {dir}/late.log yet");
+    assert!(said.contains(&late), "{said}");
+
+    host.start();
+    log(&host, &failures("203.0.113.7", 1));
+    host.until("the ban", |host| host.is_banned("203.0.113.7"));
+    let alerts = host.alerts();
+    let (_, status) = host.ask(&["status"]);
+    for (jail, why) in broken {
+        assert!(
+            alerts.contains(&format!("fail2ban:{jail}")),
+            "{jail}: {alerts}"
+        );
+        let place = host.filled(&format!("{{dir}}/{why}"));
+        let flat = status.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(&place), "{place}: {status}");
+    }
+    let link = host.path("fail2ban-client");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
+    let client = |args: &[&str]| {
+        let mut command = std::process::Command::new(&link);
+        let output = command
+            .arg("-s")
+            .arg(host.path("weir.sock"))
+            .args(args)
+            .output();
+        let output = output.unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, text, beside) = client(&["status"]);
+    assert_eq!(code, Some(0), "{beside}");
+    let list = "Status\n|- Number of jail:\t2\n`- Jail list:\tshop, late\n";
+    assert_eq!(text, list, "what programs read has the jails that run");
+    let (code, _, one) = client(&["status", "nobody"]);
+    assert_eq!(code, Some(255), "{one}");
+    let dir = host.path("f");
+    let (code, tested, said) = client(&["-c", dir.to_str().unwrap(), "-t"]);
+    assert_eq!((code, tested.as_str()), (Some(255), ""), "{said}");
+    for (jail, why) in broken {
+        let place = host.filled(&format!("jail {jail}"));
+        assert!(
+            beside.contains(&place) && said.contains(&place),
+            "{place}: {beside}{said}"
+        );
+        let place = host.filled(&format!("{{dir}}/{why}"));
+        assert!(
+            beside.contains(&place) && said.contains(&place),
+            "{place}: {beside}{said}"
+        );
+    }
+    assert!(one.contains("nobody.conf:2: it names nobody"), "{one}");
+
+    // Whom nobody may ban stands in [DEFAULT]: without it no jail runs.
+    host.write("f/jail.d/40-all.conf", "[DEFAULT]\nignoreip 192.0.2.1\n");
+    let (code, said) = host.ask(&["reload"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("40-all.conf:2: expected key = value"),
+        "{said}"
+    );
+    assert!(host.is_banned("203.0.113.7"));
+}
+
+/// A search that would take too long is given up, counted and told.
+#[test]
+fn a_line_that_costs_too_much_is_counted_and_an_alert() {
+    let mut host = host("[shop]\nenabled = true\nmaxretry = 1\nbantime = 1h\n");
+    host.write(
+        "f/filter.d/shop.conf",
+        "[Definition]\nfailregex = ^ web shop\\[\\d+\\]: (?P<x>a*)(?:a+)+(?P=x)(?!c)c <HOST>$\n            \
+         ^ web shop\\[\\d+\\]: failed <HOST>$\n",
+    );
+    host.start();
+    let hostile = format!("{}c 192.0.2.5", "a".repeat(7_000));
+    log(&host, &[hostile.clone(), "failed 203.0.113.7".to_owned()]);
+    host.until("the line behind it", |host| host.is_banned("203.0.113.7"));
+    host.until("the alert", |host| {
+        host.alerts().contains("jail:shop:given-up")
+    });
+    let alerts = host.alerts();
+    assert!(
+        alerts.contains("1 lines of its log were not read"),
+        "{alerts}"
+    );
+    assert!(alerts.contains("shop["), "{alerts}");
+    let metrics = host.done(&["metrics"]);
+    assert!(
+        metrics.contains("weir_jail_given_up_lines_total{jail=\"shop\"} 1"),
+        "{metrics}"
+    );
+    assert!(!host.is_banned("192.0.2.5"));
+}
+
+/// What `logencoding` says is what the bytes mean.
+#[test]
+fn a_jail_reads_its_log_in_its_encoding() {
+    let mut host = host(
+        "[DEFAULT]\nmaxretry = 1\nbantime = 1h\nfilter = greek\n\
+         [greek]\nenabled = true\nlogpath = {dir}/greek.log\nlogencoding = cp1253\n\
+         [wide]\nenabled = true\nlogpath = {dir}/wide.log\nlogencoding = utf-16\n\
+         [odd]\nenabled = true\nlogpath = {dir}/odd.log\nlogencoding = utf-9\n",
+    );
+    host.write(
+        "f/filter.d/greek.conf",
+        "[Definition]\nfailregex = ^ λάθος <HOST>$\n",
+    );
+    let wide = |text: &str| -> Vec<u8> { text.encode_utf16().flat_map(u16::to_le_bytes).collect() };
+    fs::write(host.path("greek.log"), "").unwrap();
+    fs::write(host.path("wide.log"), wide("\u{feff}")).unwrap();
+    host.start();
+    let alerts = host.alerts();
+    assert!(
+        alerts.contains("logencoding = utf-9: expected auto, utf-8"),
+        "{alerts}"
+    );
+    let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
+    let greek = [now.as_bytes(), b" \xeb\xdc\xe8\xef\xf2 203.0.113.7\n"].concat();
+    let append = |name: &str, bytes: &[u8]| {
+        let mut file = fs::File::options()
+            .append(true)
+            .open(host.path(name))
+            .unwrap();
+        file.write_all(bytes).unwrap();
+    };
+    append("greek.log", &greek);
+    // A character with a byte like a newline ends no line: nobody is banned by what a
+    // client wrote before it.
+    let lines = format!("{now} λάθος 192.0.2.5\u{10a} and more\n{now} λάθος 2001:db8:bad::7\n");
+    append("wide.log", &wide(&lines));
+    for who in ["203.0.113.7", "2001:db8:bad::7"] {
+        host.until(who, |host| host.is_banned(who));
+    }
+    assert!(!host.is_banned("192.0.2.5"));
+}

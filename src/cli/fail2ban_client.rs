@@ -1,6 +1,8 @@
-//! `fail2ban-client`: the front end of that name, for scripts and people who are used to
-//! it. The daemon answers (`POST /v1/fail2ban`); here its replies get the texts that
-//! Fail2ban prints, since exporters and panels parse them.
+//! `fail2ban-client`, and `fail2ban-server -t`: the front ends of these names, for scripts
+//! and people who are used to them. The daemon answers (`POST /v1/fail2ban`); here its
+//! replies get the texts that Fail2ban prints, since exporters and panels parse them.
+
+mod configuration;
 
 use std::{ffi::OsStr, path::PathBuf, process::ExitCode};
 
@@ -14,14 +16,15 @@ const FAILED: u8 = 255;
 
 /// Commands of fail2ban-client, answered by weir for its jails
 ///
-/// ping, version, status [JAIL], banned [IP...], unban --all|IP..., reload, -t,
+/// ping, version, status [JAIL], banned [IP...], unban --all|IP..., reload, -t, -d,
 /// get JAIL banip|banned|bantime|findtime|maxretry|usedns,
 /// get JAIL logpath|journalmatch|ignoreip|failregex|actions,
 /// set JAIL banip|unbanip IP...
 #[derive(Parser)]
 #[command(name = "fail2ban-client", disable_version_flag = true)]
 pub struct Args {
-    /// weir's configuration file, or the directory that holds it
+    /// weir's configuration file, or the directory that holds it; for -t and -d one of
+    /// Fail2ban's as well
     #[arg(short, long, value_name = "FILE", default_value = weir_daemon::config::DEFAULT_PATH)]
     conf: PathBuf,
     /// The daemon's control socket
@@ -30,6 +33,12 @@ pub struct Args {
     /// Check the configuration and do nothing else
     #[arg(short, long)]
     test: bool,
+    /// Print what is configured, as the commands that Fail2ban would send to its server
+    #[arg(short, long = "dump")]
+    dump: bool,
+    /// The same as -d, by Fail2ban's other name for it
+    #[arg(long, visible_alias = "dp")]
+    dump_pretty: bool,
     /// Print the reply as JSON
     #[arg(long)]
     json: bool,
@@ -50,12 +59,12 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Was the program called by this front end's name?
+/// Was the program called by one of these front ends' names?
 pub fn is_called(program: Option<&OsStr>) -> bool {
     let name = program
         .map(std::path::Path::new)
         .and_then(|p| p.file_name());
-    name.is_some_and(|name| name == "fail2ban-client")
+    name.is_some_and(|name| name == "fail2ban-client" || name == "fail2ban-server")
 }
 
 /// Does what the command line says, and exits as Fail2ban's client does.
@@ -85,10 +94,8 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         config: args.conf.clone(),
         socket: args.socket.clone(),
     };
-    if args.test {
-        weir_daemon::config::Config::load(&common.config)?;
-        show::line("OK: configuration test is successful")?;
-        return Ok(ExitCode::SUCCESS);
+    if args.test || args.dump || args.dump_pretty {
+        return configured(args);
     }
     let command: Vec<&str> = args.command.iter().map(String::as_str).collect();
     anyhow::ensure!(
@@ -98,7 +105,14 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = json!({ "command": command });
     match common.client().post("/v1/fail2ban", &body)? {
         Reply::Ok(answer) if args.json => show::json(&answer["reply"])?,
-        Reply::Ok(answer) => show::line(words(&command, &answer["reply"]))?,
+        Reply::Ok(answer) => {
+            show::line(words(&command, &answer["reply"]))?;
+            // Not in the text, which programs read.
+            for jail in values(&answer["not_run"]) {
+                let (name, why) = (text(&jail["jail"]), text(&jail["why"]));
+                complain(&anyhow::anyhow!("jail {name} is not run: {why}"));
+            }
+        }
         Reply::NotFound(_) => {
             let jail = command.get(1).unwrap_or(&"");
             complain(&anyhow::anyhow!(
@@ -106,6 +120,33 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ));
             return Ok(ExitCode::from(FAILED));
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `-t` and `-d`.
+fn configured(args: &Args) -> anyhow::Result<ExitCode> {
+    let configured = configuration::read(&args.conf)?;
+    if args.dump || args.dump_pretty {
+        let commands = configured.commands();
+        match args.json {
+            true => show::json(&Value::from(commands))?,
+            false => {
+                for command in &commands {
+                    show::line(weir_daemon::escape(&python(command)))?;
+                }
+            }
+        }
+    }
+    for why in &configured.broken {
+        complain(&anyhow::anyhow!("{why}"));
+    }
+    if args.test && !configured.broken.is_empty() {
+        complain(&anyhow::anyhow!("ERROR: test configuration failed"));
+        return Ok(ExitCode::from(FAILED));
+    }
+    if args.test {
+        show::line("OK: configuration test is successful")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ mod documents;
 mod events;
 mod export;
 pub mod fail2ban_client;
+pub mod fail2ban_regex;
 mod filter;
 mod geo;
 mod import;

@@ -26,6 +26,7 @@ use weir_core::{
 };
 use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes};
 
+pub use crate::fail2ban_journal::read_journal;
 use crate::{
     fail2ban_filter::Fail2banFilter,
     host::HostFacts,
@@ -133,6 +134,14 @@ pub(crate) fn read(
             ));
             continue;
         }
+        if let SourceChoice::Files(patterns) = &jail.source {
+            for pattern in patterns.iter().filter(|pattern| !host.has_match(pattern)) {
+                warnings.push(format!(
+                    "[fail2ban]: jail {}: there is no log {pattern} yet; it is read once it is there",
+                    jail.name
+                ));
+            }
+        }
         jail.limits.ipv6_prefix = ipv6_prefix;
         read.jails.push(jail.clone());
         jails.push(jail);
@@ -236,7 +245,7 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
     };
     let time_zone = match &jail.time_zone {
         None => None,
-        Some(text) => Some(zone(text).ok_or_else(|| {
+        Some(text) => Some(log_time_zone(text).ok_or_else(|| {
             format!("logtimezone = {text}; allowed: UTC, or with an offset as UTC+0200")
         })?),
     };
@@ -311,8 +320,8 @@ fn commands(jail: &Jail) -> Vec<JailCommands> {
     jail.actions.iter().filter_map(run).collect()
 }
 
-/// `UTC`, `GMT`, `Z`, each with or without an offset.
-fn zone(text: &str) -> Option<TimeZone> {
+/// `UTC`, `GMT`, `Z`, each with or without an offset; `None` for anything else.
+pub fn log_time_zone(text: &str) -> Option<TimeZone> {
     let rest = ["UTC", "GMT", "Z"]
         .iter()
         .find_map(|word| text.strip_prefix(word));

@@ -8,16 +8,20 @@ use weir_core::{
     detect::{Context, Finding, HostName, Line, MAX_LINE, MAX_USER, Offender, when},
 };
 use weir_fail2ban::{
-    FilterSource,
+    FilterSource, LogEncoding,
     date::Clock,
     matching::{self, Failure, Filter, IdKind, LogLine},
 };
+
+/// As much of a line as is shown.
+const MAX_SHOWN: usize = 100;
 
 /// A compiled filter, and what it was compiled from.
 #[derive(Debug, Clone)]
 pub struct Fail2banFilter {
     source: FilterSource,
     filter: Filter,
+    encoding: LogEncoding,
 }
 
 /// What it remembers from line to line.
@@ -28,6 +32,24 @@ pub struct FilterState {
     text: String,
     /// A line that was cut has been told of.
     told_cut: bool,
+    given_up: GivenUp,
+}
+
+/// Lines that were not read because searching them would have taken too long, since
+/// somebody asked last.
+#[derive(Debug, Clone, Default)]
+pub struct GivenUp {
+    /// How many there were, of any length.
+    pub lines: u64,
+    /// The beginning of the first.
+    pub line: Vec<u8>,
+}
+
+impl FilterState {
+    /// What was given up since the last call.
+    pub fn take_given_up(&mut self) -> GivenUp {
+        std::mem::take(&mut self.given_up)
+    }
 }
 
 /// By what it was compiled from: equal filters read alike.
@@ -46,7 +68,16 @@ impl Fail2banFilter {
         Ok(Self {
             source: source.clone(),
             filter: Filter::new(source)?,
+            // Names of encodings are checked where jails are read.
+            encoding: (source.logencoding.as_deref())
+                .and_then(LogEncoding::of)
+                .unwrap_or_default(),
         })
+    }
+
+    /// What it was compiled from.
+    pub fn source(&self) -> &FilterSource {
+        &self.source
     }
 
     /// Its expressions, with the tags of Fail2ban's language in them.
@@ -60,6 +91,7 @@ impl Fail2banFilter {
             state: self.filter.state(),
             text: String::new(),
             told_cut: false,
+            given_up: GivenUp::default(),
         }
     }
 
@@ -92,7 +124,11 @@ impl Fail2banFilter {
             return None;
         }
         let record = line.record();
-        let message = String::from_utf8_lossy(line.text());
+        // The journal's entries are UTF-8.
+        let message = match record.message_only {
+            true => String::from_utf8_lossy(line.text()),
+            false => self.encoding.decode(line.text()),
+        };
         let text = match record.message_only {
             true => {
                 journal_line(
@@ -116,11 +152,15 @@ impl Fail2banFilter {
         };
         let given_up = state.state.exhausted();
         let found = self.filter.read(&mut state.state, line, clock);
-        if given_up == 0 && state.state.exhausted() > 0 {
-            tracing::warn!(
-                "filter {} of Fail2ban's: a line costs too much to search and is not read; told once",
-                self.source.name
-            );
+        if state.state.exhausted() > given_up {
+            let mut end = text.len().min(MAX_SHOWN);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            if state.given_up.lines == 0 {
+                state.given_up.line = text.as_bytes()[..end].to_vec();
+            }
+            state.given_up.lines += 1;
         }
         let failure = found.ok()?;
         let offender = offender(&failure)?;
@@ -138,7 +178,12 @@ impl Fail2banFilter {
 
 /// As Fail2ban's `systemd` backend writes an entry: host, program and process before the
 /// message. A session is known by them.
-fn journal_line(text: &mut String, identifier: Option<&[u8]>, pid: Option<u32>, message: &str) {
+pub(crate) fn journal_line(
+    text: &mut String,
+    identifier: Option<&[u8]>,
+    pid: Option<u32>,
+    message: &str,
+) {
     text.clear();
     text.push_str("localhost ");
     if let Some(identifier) = identifier {

@@ -22,6 +22,7 @@ mod expiry;
 pub mod fail2ban;
 mod fail2ban_actions;
 mod fail2ban_filter;
+mod fail2ban_journal;
 pub mod fail2ban_state;
 pub mod host;
 pub mod identity;

@@ -21,7 +21,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// when a line has had it since: a log without lines is no better.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 9] = [
     "stdout",
     "headless",
     HEAD,
@@ -30,12 +30,14 @@ const KINDS: [&str; 8] = [
     HOLDS_EXEMPT,
     UNBANNABLE,
     LATE,
+    GIVEN_UP,
 ];
 const HEAD: &str = "head";
 const REFUSED: &str = "refused";
 const HOLDS_EXEMPT: &str = "holds-exempt";
 const UNBANNABLE: &str = "unbannable";
 const LATE: &str = "late";
+const GIVEN_UP: &str = "given-up";
 
 /// The alerts of one jail's log; shared by the threads that read for it.
 #[derive(Debug)]
@@ -43,8 +45,8 @@ pub struct LogAlerts {
     jail: String,
     tallies: Mutex<[Tally; KINDS.len()]>,
     /// Failures that hold somebody exempt, that nobody may be banned for, and that are
-    /// too old when they are read.
-    not_counted: Mutex<[NotCounted; 3]>,
+    /// too old when they are read; lines that were given up.
+    not_counted: Mutex<[NotCounted; 4]>,
 }
 
 /// So much of one kind since its alert was raised.
@@ -69,11 +71,11 @@ struct NotCounted {
 }
 
 impl NotCounted {
-    fn add(&mut self, text: impl FnOnce() -> String) {
+    fn add(&mut self, count: u64, text: impl FnOnce() -> String) {
         if self.count == 0 {
             self.text = text();
         }
-        self.count += 1;
+        self.count = self.count.saturating_add(count);
     }
 }
 
@@ -130,6 +132,10 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
             "failures do not count: its log comes so late that they are older than find_time when they are read, {}. Raise find_time, or mend what holds the lines back",
             String::from_utf8_lossy(&line.text)
         ),
+        GIVEN_UP => format!(
+            "{total} lines of its log were not read, because its filter's expressions would take too long on them, such as \"{}\": failures among them are not counted. A client may have written them so; make the failregex narrower, or begin it with ^",
+            String::from_utf8_lossy(&line.text)
+        ),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -149,26 +155,33 @@ impl LogAlerts {
     /// A prefix is not banned because of what is inside it.
     pub fn holds_exempt(&self, prefix: &Offender, inside: Prefix) {
         let [held, ..] = &mut *self.not_counted();
-        held.add(|| format!("{prefix}, which holds {inside}"));
+        held.add(1, || format!("{prefix}, which holds {inside}"));
     }
 
     /// A prefix is not banned because no jail may ever ban it.
     pub fn unbannable(&self, why: &str) {
-        let [_, unbannable, _] = &mut *self.not_counted();
-        unbannable.add(|| why.to_owned());
+        let [_, unbannable, ..] = &mut *self.not_counted();
+        unbannable.add(1, || why.to_owned());
     }
 
     /// A line that was written while its log was followed came so long after it was
     /// written.
     pub fn late(&self, by: Duration, find_time: Duration) {
-        let [.., late] = &mut *self.not_counted();
-        late.add(|| {
+        let [_, _, late, _] = &mut *self.not_counted();
+        late.add(1, || {
             let (by, find_time) = (format_duration(by), format_duration(find_time));
             format!("such as one of {by} before, where find_time is {find_time}")
         });
     }
 
-    fn not_counted(&self) -> MutexGuard<'_, [NotCounted; 3]> {
+    /// So many lines were not read because searching them would have taken too long;
+    /// `line`: the beginning of the first.
+    pub fn given_up(&self, lines: u64, line: &[u8]) {
+        let [.., given_up] = &mut *self.not_counted();
+        given_up.add(lines, || crate::escape(&String::from_utf8_lossy(line)));
+    }
+
+    fn not_counted(&self) -> MutexGuard<'_, [NotCounted; 4]> {
         self.not_counted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -187,7 +200,7 @@ impl LogAlerts {
 
     /// Counts what was noticed; what there is to tell of it.
     fn tally(&self, notices: Notices, now: Instant) -> Vec<(&'static str, AlertChange)> {
-        let [held, unbannable, late] = mem::take(&mut *self.not_counted());
+        let [held, unbannable, late, given_up] = mem::take(&mut *self.not_counted());
         let mut all = Vec::new();
         let shown = |count: u64, text: Vec<u8>| {
             let has_stamp = false;
@@ -206,6 +219,10 @@ impl LogAlerts {
                 shown(unbannable.count, unbannable.text.into_bytes()),
             ),
             (late.count, shown(late.count, late.text.into_bytes())),
+            (
+                given_up.count,
+                shown(given_up.count, given_up.text.into_bytes()),
+            ),
         ];
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tally, kind), (count, line)) in tallies.iter_mut().zip(KINDS).zip(counts) {
@@ -304,6 +321,26 @@ mod tests {
         assert_eq!(refused.about, "jail:quota:refused");
         let said = "\"network ::/0\\u{1b}[2J\"";
         assert!(refused.message.contains(said), "{refused:?}");
+        log.add(&alerts, Notices::default(), begun + ENDS_AFTER);
+        assert_eq!(alerts.list(), []);
+    }
+
+    #[test]
+    fn lines_that_are_given_up_are_an_alert() {
+        let alerts = Alerts::default();
+        let log = LogAlerts::new("shop");
+        log.given_up(3, b"a a a\x1b[2J");
+        log.given_up(4, b"another");
+        let begun = Instant::now();
+        log.add(&alerts, Notices::default(), begun);
+        let [given_up] = &alerts.list()[..] else {
+            panic!("{:?}", alerts.list());
+        };
+        assert_eq!(given_up.about, "jail:shop:given-up");
+        let said = "7 lines of its log were not read";
+        assert!(given_up.message.starts_with(said), "{given_up:?}");
+        let said = "such as \"a a a\\u{1b}[2J\"";
+        assert!(given_up.message.contains(said), "{given_up:?}");
         log.add(&alerts, Notices::default(), begun + ENDS_AFTER);
         assert_eq!(alerts.list(), []);
     }

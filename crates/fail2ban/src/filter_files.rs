@@ -4,10 +4,13 @@ use std::path::Path;
 
 use crate::{
     definition::{self, Definition, Values},
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, Origin},
     files::Files,
     filter_source::{FilterSource, LogType, Pattern, UseDns},
+    includes,
     ini::clip,
+    layers::Layers,
+    parameters,
     text::Text,
 };
 
@@ -46,6 +49,73 @@ pub fn load_filter(
     )
 }
 
+/// The same for lines of this type, which counts where neither the filter nor its
+/// parameters say one, as Fail2ban's `backend` sets it.
+///
+/// # Errors
+/// As of [`load_filter`].
+pub fn load_filter_of(
+    files: &dyn Files,
+    root: &Path,
+    name: &str,
+    options: &[(String, String)],
+    log_type: &LogType,
+) -> Result<FilterSource, Error> {
+    let layers = definition::read(files, root, "filter.d", name)?;
+    with_log_type(name, layers, options, log_type)
+}
+
+/// The same of a file that need not stand in `filter.d`.
+///
+/// # Errors
+/// As of [`load_filter`].
+pub fn load_filter_file(
+    files: &dyn Files,
+    path: &Path,
+    options: &[(String, String)],
+    log_type: &LogType,
+) -> Result<FilterSource, Error> {
+    let layers = includes::read_file(files, path)?.ok_or_else(|| {
+        let origin = Origin {
+            file: path.to_owned(),
+            line: 0,
+        };
+        Error::new(origin, ErrorKind::Read, "there is no such file")
+    })?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    with_log_type(&name, layers, options, log_type)
+}
+
+fn with_log_type(
+    name: &str,
+    layers: Layers,
+    options: &[(String, String)],
+    log_type: &LogType,
+) -> Result<FilterSource, Error> {
+    let given = |(key, value): &(String, String)| (key.clone(), Text::parameter(value));
+    let mut options: Vec<_> = options.iter().map(given).collect();
+    let says_type = options.iter().any(|(key, _)| key == "logtype");
+    if !says_type && !Definition::has_own(&layers, "logtype") {
+        let word = match log_type {
+            LogType::File => "file",
+            LogType::Journal => "journal",
+            LogType::Other(word) => word,
+        };
+        options.push(("logtype".to_owned(), Text::parameter(word)));
+    }
+    let definition = Definition::new(layers, &options, &Values::new())?;
+    source(name, &definition, &Values::new())
+}
+
+/// `name[key=value, …]` as jails name filters: the name and its parameters.
+///
+/// # Errors
+/// What stands where a parameter should.
+pub fn named(text: &str) -> Result<(String, Vec<(String, String)>), String> {
+    let named = parameters::parse(text)?;
+    Ok((named.name, named.options))
+}
+
 /// A filter as the jail that has the keys `jail` uses it.
 pub(crate) fn source(
     name: &str,
@@ -58,7 +128,9 @@ pub(crate) fn source(
             None => definition.get(key),
         }
     };
-    let maxlines = match word(get("maxlines")?) {
+    let said = word(get("maxlines")?);
+    let says_maxlines = said.is_some();
+    let maxlines = match said {
         None => 1,
         Some(text) => {
             let lines = text.joined().parse().ok();
@@ -93,6 +165,7 @@ pub(crate) fn source(
         prefregex: whole(get("prefregex")?),
         datepattern: whole(get("datepattern")?),
         maxlines,
+        says_maxlines,
         journalmatch,
         logencoding: word(get("logencoding")?).map(|text| text.joined()),
         usedns,

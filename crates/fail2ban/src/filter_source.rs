@@ -20,6 +20,8 @@ pub struct FilterSource {
     pub datepattern: Option<Pattern>,
     /// Lines that a pattern may span; at least 1.
     pub maxlines: usize,
+    /// The filter says that number itself.
+    pub says_maxlines: bool,
     /// Fields of the journal: sets (`+` apart), in each `FIELD=value`.
     pub journalmatch: Vec<Vec<String>>,
     /// `auto`, or the name of an encoding.

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     error::{Error, ErrorKind, Origin},
     files::Files,
-    ini::{self, Ini},
+    ini::{self, Broken, Ini},
     interpolate,
     layers::Layers,
 };
@@ -27,6 +27,17 @@ const INCLUDES: &str = "INCLUDES";
 /// # Errors
 /// The first mistake in any of the files.
 pub(crate) fn read(files: &dyn Files, base: &Path) -> Result<Option<Layers>, Error> {
+    strict(read_leniently(files, base)?)
+}
+
+/// The same, with the first mistake of each section beside what could be read.
+///
+/// # Errors
+/// A file that cannot be read at all.
+pub(crate) fn read_leniently(
+    files: &dyn Files,
+    base: &Path,
+) -> Result<Option<(Layers, Vec<Broken>)>, Error> {
     let with = |ending: &str| {
         let mut name = base.as_os_str().to_owned();
         name.push(ending);
@@ -51,12 +62,35 @@ pub(crate) fn read(files: &dyn Files, base: &Path) -> Result<Option<Layers>, Err
     names.push(with(".local"));
     names.extend(of("local"));
 
+    read_files(files, &names)
+}
+
+/// The same of one file, whatever it is called, its `.local` and what it includes.
+pub(crate) fn read_file(files: &dyn Files, path: &Path) -> Result<Option<Layers>, Error> {
+    strict(read_files(files, &[normal(path)])?)
+}
+
+fn strict(read: Option<(Layers, Vec<Broken>)>) -> Result<Option<Layers>, Error> {
+    match read {
+        None => Ok(None),
+        Some((layers, broken)) => match broken.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(Some(layers)),
+        },
+    }
+}
+
+fn read_files(
+    files: &dyn Files,
+    names: &[PathBuf],
+) -> Result<Option<(Layers, Vec<Broken>)>, Error> {
     let mut reader = Reader {
         files,
         read: HashMap::new(),
         order: Vec::new(),
+        broken: Vec::new(),
     };
-    reader.include_all(&names, &mut Vec::new())?;
+    reader.include_all(names, &mut Vec::new())?;
     if reader.order.is_empty() {
         return Ok(None);
     }
@@ -70,7 +104,7 @@ pub(crate) fn read(files: &dyn Files, base: &Path) -> Result<Option<Layers>, Err
             layers.put_over(ini);
         }
     }
-    Ok(Some(layers))
+    Ok(Some((layers, reader.broken)))
 }
 
 struct Reader<'a> {
@@ -78,6 +112,7 @@ struct Reader<'a> {
     /// What was read; `None` for files that are not there.
     read: HashMap<PathBuf, Option<Ini>>,
     order: Vec<PathBuf>,
+    broken: Vec<Broken>,
 }
 
 impl Reader<'_> {
@@ -127,7 +162,11 @@ impl Reader<'_> {
             return Ok(ini.is_some());
         }
         let ini = match self.files.read(path) {
-            Ok(bytes) => Some(ini::parse(&bytes, path)?),
+            Ok(bytes) => {
+                let (ini, broken) = ini::parse(&bytes, path)?;
+                self.broken.extend(broken);
+                Some(ini)
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(unreadable(path, &e)),
         };

@@ -38,31 +38,24 @@ struct Reader {
     indent: usize,
 }
 
-/// Reads a file.
+/// A mistake, and the section that it is in; none: before the first.
+pub(crate) type Broken = (Option<String>, Error);
+
+/// Reads a file. A mistake (a line that is no section, key or continuation, a section or
+/// key that is there twice, what is not UTF-8) is one of its section: what stands in the
+/// others counts. Of a section the first mistake is told.
 ///
 /// # Errors
-/// The first line that is no section, key or continuation, a section or key that is
-/// there twice, and what is not UTF-8.
-pub(crate) fn parse(bytes: &[u8], file: &Path) -> Result<Ini, Error> {
-    let whole = |message: String| {
+/// The file is too large.
+pub(crate) fn parse(bytes: &[u8], file: &Path) -> Result<(Ini, Vec<Broken>), Error> {
+    if bytes.len() > MAX_FILE {
         let origin = Origin {
             file: file.to_owned(),
             line: 0,
         };
-        Error::new(origin, ErrorKind::Syntax, message)
-    };
-    if bytes.len() > MAX_FILE {
-        return Err(whole(format!("the file is larger than {MAX_FILE} bytes")));
+        let message = format!("the file is larger than {MAX_FILE} bytes");
+        return Err(Error::new(origin, ErrorKind::Syntax, message));
     }
-    let text = std::str::from_utf8(bytes).map_err(|e| {
-        let before = &bytes[..e.valid_up_to()];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        let origin = Origin {
-            file: file.to_owned(),
-            line: u32::try_from(line).unwrap_or(u32::MAX),
-        };
-        Error::new(origin, ErrorKind::Syntax, "the line is not UTF-8")
-    })?;
     let mut reader = Reader {
         ini: Ini::default(),
         file: Arc::from(file),
@@ -70,10 +63,38 @@ pub(crate) fn parse(bytes: &[u8], file: &Path) -> Result<Ini, Error> {
         key: None,
         indent: 0,
     };
+    let mut broken: Vec<Broken> = Vec::new();
+    // The rest of a broken section is passed over.
+    let mut is_broken = false;
     // A file of another system, or of an editor that marks UTF-8.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (number, line) in (1..).zip(text.split('\n')) {
-        reader.line(line.strip_suffix('\r').unwrap_or(line), number)?;
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let begins_section = line.starts_with(b"[");
+        if is_broken && !begins_section {
+            continue;
+        }
+        let read = match std::str::from_utf8(line) {
+            Ok(line) => reader.line(line, number),
+            Err(_) => {
+                let place = Location {
+                    file: reader.file.clone(),
+                    line: number,
+                };
+                Err(syntax(&place, "the line is not UTF-8"))
+            }
+        };
+        is_broken = false;
+        if let Err(error) = read {
+            is_broken = true;
+            let section = match begins_section {
+                true => Some(name_in(line)),
+                false => reader.section_name(),
+            };
+            if !broken.iter().any(|(known, _)| *known == section) {
+                broken.push((section, error));
+            }
+        }
     }
     let mut ini = reader.ini;
     let sections = ini.sections.iter_mut().map(|(_, section)| section);
@@ -85,7 +106,19 @@ pub(crate) fn parse(bytes: &[u8], file: &Path) -> Result<Ini, Error> {
             value.lines.pop();
         }
     }
-    Ok(ini)
+    Ok((ini, broken))
+}
+
+/// As much of a section's name as a line that begins one wrongly tells.
+fn name_in(line: &[u8]) -> String {
+    const LONGEST: usize = 64;
+    let is_name = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    let name = line[1..].iter().take_while(is_name).take(LONGEST);
+    let name: String = name.copied().map(char::from).collect();
+    match name.is_empty() {
+        true => "?".to_owned(),
+        false => name,
+    }
 }
 
 /// What stands before a comment, and whether there is one.
@@ -129,6 +162,10 @@ impl Reader {
             Some(&rest[..end])
         });
         match name {
+            None if value.starts_with('[') && !value.contains(['=', ':']) => {
+                let message = format!("the [section] is not closed: {}", clip(value));
+                Err(syntax(&place, message))
+            }
             Some(name) => self.begin_section(name, &place),
             None => self.begin_key(value, place),
         }
@@ -184,6 +221,13 @@ impl Reader {
             .insert(key.clone(), Text::new(text, place));
         self.key = Some(key);
         Ok(())
+    }
+
+    fn section_name(&self) -> Option<String> {
+        Some(match self.section? {
+            None => DEFAULT.to_owned(),
+            Some(at) => self.ini.sections[at].0.clone(),
+        })
     }
 
     fn section_mut(&mut self) -> &mut Section {

@@ -15,6 +15,7 @@ use crate::{
     ban_action::{self, ActionKind, JailAction},
     ban_time::Growth,
     definition::{self, Definition, Values},
+    encoding::{ENCODINGS, LogEncoding},
     error::{Error, ErrorKind, Origin},
     expression,
     files::Files,
@@ -138,13 +139,25 @@ pub enum Log {
 /// There is no jail.conf, or a mistake in it or in what goes with it. A mistake in one
 /// jail, its filter or its actions is that jail's ([`Jails::broken`]).
 pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result<Jails, Error> {
-    let mut layers = includes::read(files, &root.join("jail"))?.ok_or_else(|| {
+    let read = includes::read_leniently(files, &root.join("jail"))?;
+    let (mut layers, broken) = read.ok_or_else(|| {
         let origin = Origin {
             file: root.join("jail.conf"),
             line: 0,
         };
         Error::new(origin, ErrorKind::Read, "there is no such file")
     })?;
+    // A mistake in a jail is one of that jail; what all of them go by must be sound, as
+    // whom to ignore.
+    let mut broken_jails = Vec::new();
+    for (section, error) in broken {
+        match section {
+            Some(name) if name != ini::DEFAULT && name != "INCLUDES" => {
+                broken_jails.push((name, error));
+            }
+            _ => return Err(error),
+        }
+    }
     let confpath = root.to_string_lossy();
     for (key, value) in [
         ("fail2ban_version", VERSION),
@@ -163,10 +176,12 @@ pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result
     };
     let mut all = Jails {
         jails: Vec::new(),
-        broken: Vec::new(),
+        broken: broken_jails,
         disabled: 0,
     };
-    for name in layers.order.iter().filter(|name| *name != "INCLUDES") {
+    let broken: Vec<_> = all.broken.iter().map(|(name, _)| name.clone()).collect();
+    let is_jail = |name: &&String| *name != "INCLUDES" && !broken.contains(name);
+    for name in layers.order.iter().filter(is_jail) {
         match reader.jail(name) {
             Ok(Some(jail)) => all.jails.push(jail),
             Ok(None) => all.disabled += 1,
@@ -313,7 +328,7 @@ impl Reader<'_> {
         &self,
         name: &str,
         log: Log,
-        filter: FilterSource,
+        mut filter: FilterSource,
         keys: &Values,
     ) -> Result<Jail, Error> {
         let get = |key: &str| keys.get(key).filter(|text| !text.is_empty());
@@ -382,13 +397,11 @@ impl Reader<'_> {
             );
         }
         if let Some(text) = get("logencoding") {
-            let word = text.joined().to_lowercase();
-            if !matches!(word.as_str(), "auto" | "utf-8" | "utf8" | "ascii") {
-                limit(
-                    text,
-                    format!("logencoding: lines are read as UTF-8, not {word}"),
-                );
+            let word = text.joined();
+            if LogEncoding::of(&word).is_none() {
+                return Err(wrong("logencoding", text, ENCODINGS));
             }
+            filter.logencoding = Some(word);
         }
         let mut ignore = Vec::new();
         if let Some(text) = get("ignoreip") {

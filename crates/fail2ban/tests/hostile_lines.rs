@@ -22,6 +22,7 @@ fn filter(failregex: &[&str]) -> Filter {
         prefregex: None,
         datepattern: Some(pattern(&"{NONE}")),
         maxlines: 1,
+        says_maxlines: false,
         journalmatch: Vec::new(),
         logencoding: None,
         usedns: None,

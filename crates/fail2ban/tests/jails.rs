@@ -274,11 +274,54 @@ fn a_mistake_in_one_jail_leaves_the_others() {
     }
     let missing = load_jails(&Memory::default(), Path::new("/f"), &NONE).unwrap_err();
     assert_eq!(missing.to_string(), "/f/jail.conf: there is no such file");
-    let mistake = load_jails(&tree("[shop\nenabled"), Path::new("/f"), &NONE).unwrap_err();
-    assert_eq!(
-        mistake.to_string(),
-        "/f/jail.local:1: a key stands before the first [section]"
-    );
+    // What all jails go by must be sound; a section of one jail breaks that one.
+    let load = |local: &str| load_jails(&tree(local), Path::new("/f"), &NONE);
+    for (local, mistake) in [
+        (
+            "enabled",
+            "/f/jail.local:1: a key stands before the first [section]",
+        ),
+        (
+            "[DEFAULT]\n\nignoreip",
+            "/f/jail.local:3: expected key = value, [section] or a comment: ignoreip",
+        ),
+        (
+            "[DEFAULT]\n[shop]\nenabled = on\n[INCLUDES]\nafter",
+            "/f/jail.local:5: expected key = value, [section] or a comment: after",
+        ),
+    ] {
+        assert_eq!(load(local).unwrap_err().to_string(), mistake);
+    }
+    for (local, jail, mistake) in [
+        (
+            "[shop\nenabled = on",
+            "shop",
+            "/f/jail.local:1: the [section] is not closed: [shop",
+        ),
+        (
+            "[\u{1b}\nenabled = on",
+            "?",
+            "/f/jail.local:1: the [section] is not closed: [\\u{1b}",
+        ),
+        (
+            "[shop]\nenabled = on\nx",
+            "shop",
+            "/f/jail.local:3: expected key = value, [section] or a comment: x",
+        ),
+        (
+            "[shop]\nenabled = on\n[two]\nenabled\n[three]\nenabled = no",
+            "two",
+            "/f/jail.local:4: expected key = value, [section] or a comment: enabled",
+        ),
+    ] {
+        let all = load(local).unwrap();
+        let broken: Vec<_> = (all.broken.iter())
+            .map(|(name, error)| (name.as_str(), error.to_string()))
+            .collect();
+        assert_eq!(broken, [(jail, mistake.to_owned())]);
+        let runs = all.jails.iter().any(|jail| jail.name == "shop");
+        assert_eq!(runs, jail == "two", "{local}");
+    }
 }
 
 /// The disk, with every jail enabled.

@@ -46,7 +46,15 @@ pub(super) async fn command(State(api): State<Api>, body: Body) -> Response {
     let handles = api.handles.clone();
     api.command(move || {
         let reply = answer(&handles, &request.command).map_err(Refusal::from)?;
-        Ok(serde_json::json!({ "reply": reply }))
+        let mut object = serde_json::json!({ "reply": reply });
+        // Beside the reply, which programs know in Fail2ban's form.
+        if request.command == ["status"] {
+            let config = handles.questions.config();
+            let broken = config.fail2ban.iter().flat_map(|fail2ban| &fail2ban.broken);
+            let broken = broken.map(|(jail, why)| serde_json::json!({ "jail": jail, "why": why }));
+            object["not_run"] = broken.collect();
+        }
+        Ok(object)
     })
     .await
 }
@@ -188,8 +196,14 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
 }
 
 fn jail<'a>(config: &'a Config, name: &str) -> Result<&'a JailConfig, Unanswered> {
-    let found = config.jails.iter().find(|jail| jail.name == name);
-    found.ok_or_else(|| Unanswered::UnknownJail(escaped(name)))
+    if let Some(found) = config.jails.iter().find(|jail| jail.name == name) {
+        return Ok(found);
+    }
+    let broken = config.fail2ban.iter().flat_map(|fail2ban| &fail2ban.broken);
+    match broken.into_iter().find(|(jail, _)| jail == name) {
+        Some((jail, why)) => Err(malformed(format!("jail {jail} is not run: {why}"))),
+        None => Err(Unanswered::UnknownJail(escaped(name))),
+    }
 }
 
 /// The bans of a jail, those that end first before the others.

@@ -7,7 +7,7 @@ use weir_core::detect::{Context, Finding, JournalMatch, Line, Notices, Program, 
 use super::{WorkerError, filter};
 use crate::{
     config::Config,
-    fail2ban_filter::{Fail2banFilter, FilterState},
+    fail2ban_filter::{Fail2banFilter, FilterState, GivenUp},
     jails::JailConfig,
 };
 
@@ -116,6 +116,14 @@ impl LineState {
         match self {
             Self::Weir(state) => state.take_notices(),
             Self::Fail2ban(_) => Notices::default(),
+        }
+    }
+
+    /// Lines that were given up since the last call: weir's own filters give none up.
+    pub fn take_given_up(&mut self) -> GivenUp {
+        match self {
+            Self::Weir(_) => GivenUp::default(),
+            Self::Fail2ban(state) => state.take_given_up(),
         }
     }
 }

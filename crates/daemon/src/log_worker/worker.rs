@@ -221,6 +221,11 @@ impl Worker {
             for state in jail.states.iter() {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 sum += state.take_notices();
+                let given_up = state.take_given_up();
+                if given_up.lines > 0 {
+                    jail.counters.given_up.add(given_up.lines);
+                    jail.log_alerts.given_up(given_up.lines, &given_up.line);
+                }
             }
             if sum.refused > 0 {
                 jail.counters.refused.add(sum.refused);

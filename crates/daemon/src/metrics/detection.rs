@@ -124,6 +124,7 @@ pub struct JailMetrics {
     pub bans: Counters<1>,
     pub ignored: Counters<1>,
     pub refused: Counters<1>,
+    pub given_up: Counters<1>,
     pub names_resolved: Counters<1>,
     pub names_failed: Counters<1>,
     pub bans_in_force: Gauges<1>,
@@ -140,6 +141,7 @@ pub struct JailCounters {
     pub bans: Counter,
     pub ignored: Counter,
     pub refused: Counter,
+    pub given_up: Counter,
     pub names_resolved: Counter,
     pub names_failed: Counter,
 }
@@ -153,6 +155,7 @@ impl JailMetrics {
             bans: self.bans.of([jail]),
             ignored: self.ignored.of([jail]),
             refused: self.refused.of([jail]),
+            given_up: self.given_up.of([jail]),
             names_resolved: self.names_resolved.of([jail]),
             names_failed: self.names_failed.of([jail]),
         }
@@ -166,6 +169,7 @@ impl JailMetrics {
             &self.bans,
             &self.ignored,
             &self.refused,
+            &self.given_up,
             &self.names_resolved,
             &self.names_failed,
         ] {
@@ -198,6 +202,11 @@ impl JailMetrics {
             refused: registry.counters(
                 "weir_jail_refused_findings_total",
                 "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, can never be banned, or holds somebody exempt; what is no host name, one with use_dns = \"no\", or one for which there is no room.",
+                &["jail"],
+            ),
+            given_up: registry.counters(
+                "weir_jail_given_up_lines_total",
+                "Lines that a filter of Fail2ban's has not read because searching them would have taken too long.",
                 &["jail"],
             ),
             names_resolved: registry.counters(

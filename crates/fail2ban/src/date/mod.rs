@@ -112,7 +112,7 @@ fn usual() -> Vec<String> {
         ),
         format!("%m/%d/%ExY:{second}"),
         format!("%m-%d-%ExY {late_second}{fraction}"),
-        "EPOCH".to_owned(),
+        "Epoch".to_owned(),
         format!("{{^LN-BEG}}{second}"),
         format!("^<%m/%d/%Exy@{second}>"),
         format!("%Exy%Exm%Exd  ?{second}"),
@@ -217,6 +217,13 @@ impl Dates {
             }
         }
         Ok(())
+    }
+
+    /// Each form as people are shown it, and how often it was taken, in the order in which
+    /// they are tried by now.
+    pub fn hits(&self, state: &DateState) -> Vec<(String, u32)> {
+        let hits = |number: &usize| (self.templates[*number].name(), state.uses[*number].hits);
+        state.order.iter().map(hits).collect()
     }
 
     /// Nothing is learned yet.
@@ -527,6 +534,16 @@ mod tests {
             one("**%Y%m%d %ExH%ExM%ExS**", "x20050123 215959y"),
             jan("20050123 215959")
         );
+        assert_eq!(one("^%ExY-%m-%d %H:%M:%S", "1999-01-23 21:59:59"), None);
+        let dates = Dates::new(Some("^%ExY-%m-%d %H:%M:%S")).unwrap();
+        let clock = Clock {
+            now: Timestamp::UNIX_EPOCH,
+            zone: &TimeZone::UTC,
+        };
+        let mut state = dates.state();
+        assert!(dates.find(&mut state, "2005-01-23 21:59:59 x", clock).is_some());
+        let hits = dates.hits(&state);
+        assert_eq!(hits, [("^ExYear-Month-Day 24hour:Minute:Second".to_owned(), 1)]);
         assert!(Dates::new(Some("%Q")).is_err());
     }
 

@@ -16,6 +16,30 @@ const UNBOUND: &str = "{UNB}";
 const WORD_BEGIN: &str = r"(?=^|\b|\W)";
 const WORD_END: &str = r"(?=\b|\W|$)";
 
+/// What the fields of a date are called; the others go by their letters.
+const FIELD_NAMES: [(&str, &str); 20] = [
+    ("a", "DAY"),
+    ("A", "DAYNAME"),
+    ("b", "MON"),
+    ("B", "MONTH"),
+    ("d", "Day"),
+    ("f", "Microseconds"),
+    ("H", "24hour"),
+    ("I", "12hour"),
+    ("j", "Yearday"),
+    ("m", "Month"),
+    ("M", "Minute"),
+    ("p", "AMPM"),
+    ("S", "Second"),
+    ("U", "Yearweek"),
+    ("w", "Weekday"),
+    ("W", "Yearweek"),
+    ("y", "Year2"),
+    ("Y", "Year"),
+    ("z", "Zone offset"),
+    ("Z", "Zone name"),
+];
+
 /// How to find dates of one form.
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -180,6 +204,52 @@ impl Template {
             regex,
             kind,
         })
+    }
+
+    /// The pattern as Fail2ban shows it to people: with words in place of fields.
+    pub fn name(&self) -> String {
+        let key = match self.pattern.contains('%') {
+            true => self.pattern.clone(),
+            false => self.pattern.to_uppercase(),
+        };
+        let (bare, at_begin) = match key.strip_prefix(LINE_BEGIN).or(key.strip_prefix('^')) {
+            Some(bare) => (bare, LINE_BEGIN),
+            None => (key.as_str(), ""),
+        };
+        match bare {
+            "EPOCH" => return format!("{at_begin}Epoch"),
+            "LEPOCH" => return format!("{at_begin}LongEpoch"),
+            "TAI64N" => return format!("{at_begin}TAI64N"),
+            _ => {}
+        }
+        let text = self.pattern.strip_prefix(UNBOUND).unwrap_or(&self.pattern);
+        let mut name = String::with_capacity(2 * text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find('%') {
+            name.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            let length = match rest.starts_with("Ex") {
+                true => 3,
+                false => rest.chars().next().map_or(0, char::len_utf8),
+            };
+            let code = rest.get(..length).unwrap_or(rest);
+            let (extra, letter) = match code.strip_prefix("Ex") {
+                Some(letter) => ("Ex", letter),
+                None => ("", code),
+            };
+            name.push_str(extra);
+            match FIELD_NAMES.iter().find(|(field, _)| *field == letter) {
+                Some((_, word)) => name.push_str(word),
+                None if letter == "%" => name.push('%'),
+                None => {
+                    name.push('%');
+                    name.push_str(letter);
+                }
+            }
+            rest = &rest[code.len()..];
+        }
+        name.push_str(rest);
+        name
     }
 
     /// Where such a date stands, from `from` on.

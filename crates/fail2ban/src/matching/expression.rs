@@ -45,6 +45,11 @@ impl Expressions {
         }
     }
 
+    /// The numbers of those that can fit a text.
+    pub fn candidates(&self, text: &str, memory: &mut Memory) -> Vec<usize> {
+        self.candidates.of(text, &mut memory.cache).collect()
+    }
+
     /// The number of the first that fits. What its groups hold is in `scratch` until the
     /// next search.
     pub fn first_fitting(
@@ -130,8 +135,15 @@ impl Expression {
         self.layout.has(keys)
     }
 
-    /// Does it fit?
-    fn search(&self, text: &str, scratch: &mut Scratches) -> bool {
+    /// The names of its groups, in their order.
+    pub fn group_names(&self) -> Vec<&str> {
+        let mut groups: Vec<_> = self.regex.names().iter().collect();
+        groups.sort_by_key(|(_, number)| **number);
+        groups.into_iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Does it fit? What its groups hold is in `scratch` until the next search.
+    pub fn search(&self, text: &str, scratch: &mut Scratches) -> bool {
         match self.regex.search(text, 0, &mut scratch.backtrack) {
             Search::Found => true,
             Search::No => false,

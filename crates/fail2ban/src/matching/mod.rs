@@ -6,6 +6,7 @@
 mod expression;
 mod groups;
 mod sessions;
+mod trial;
 mod window;
 
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use sessions::Sessions;
-pub use sessions::{MAX_SESSIONS, SESSION_TIME};
+pub use sessions::{MAX_SESSIONS, SESSION_TIME, WholeLine};
+pub use trial::{Standing, Told, Trial, TrialState};
 
 use crate::{
     date::{Clock, DateState, Dates},
@@ -44,6 +46,8 @@ pub struct Filter {
 pub struct FilterState {
     dates: DateState,
     last_date: Option<Timestamp>,
+    /// Where the date of the last line was cut out of it.
+    cut: (usize, usize),
     sessions: Sessions,
     window: Window,
     memories: Memories,
@@ -95,6 +99,25 @@ pub struct Failure {
     pub users: Vec<String>,
     /// How many lines tell of it.
     pub attempts: u32,
+    /// Those lines, where [`Filter::try_line`] was asked.
+    pub lines: Vec<Arc<WholeLine>>,
+}
+
+/// A `failregex` that has fitted.
+struct Fit<'t> {
+    regex: usize,
+    values: Values<'t>,
+    /// How many lines it is of.
+    lines: u32,
+    /// Those of a window.
+    matched: Option<String>,
+}
+
+impl Fit<'_> {
+    /// What `ignoreregex` sees of it.
+    fn text<'s>(&'s self, subject: &'s str) -> &'s str {
+        self.matched.as_deref().unwrap_or(subject)
+    }
 }
 
 /// What a failure is counted by.
@@ -190,6 +213,7 @@ impl Filter {
         FilterState {
             dates: self.dates.state(),
             last_date: None,
+            cut: (0, 0),
             sessions: Sessions::default(),
             window: Window::default(),
             memories: Memories {
@@ -260,6 +284,7 @@ impl Filter {
         rest: &mut String,
     ) -> Option<Timestamp> {
         rest.clear();
+        state.cut = (0, 0);
         if known.is_some() {
             state.last_date = known;
             rest.push_str(text);
@@ -276,6 +301,7 @@ impl Filter {
                 Some(time) => {
                     rest.push_str(&text[..dated.cut.0]);
                     rest.push_str(&text[dated.cut.1..]);
+                    state.cut = dated.cut;
                     state.last_date = Some(time);
                     Some(time)
                 }
@@ -286,6 +312,7 @@ impl Filter {
                 None => {
                     rest.push_str(&text[..dated.cut.0]);
                     rest.push_str(&text[dated.cut.1..]);
+                    state.cut = dated.cut;
                     None
                 }
             },
@@ -364,71 +391,114 @@ impl Filter {
             let text = subject.trim_end_matches('\n').to_owned();
             return Err(NoFailure::Failregex(text));
         };
-        let expression = &self.failregex[regex];
-        let mut values = match before.is_empty() {
-            true => vec![None; self.names.len()],
-            false => before.clone(),
+        let fit = self.fit(state, regex, subject, window, before);
+        if let Some(ignore) = self.ignored(state, fit.text(subject)) {
+            return Err(NoFailure::Ignored(ignore));
+        }
+        let (failure, standing) = self.conclude(state, fit, (date, &[]), clock);
+        match standing {
+            Standing::Failed => Ok(failure),
+            Standing::Pending => Err(NoFailure::Pending(regex)),
+            Standing::NoFail => Err(NoFailure::NoFail(regex)),
+        }
+    }
+
+    /// What the expression's groups hold which has fitted last; the lines of the window
+    /// that it has used up leave.
+    fn fit<'t>(
+        &self,
+        state: &mut FilterState,
+        regex: usize,
+        subject: &'t str,
+        window: Option<&Window>,
+        before: &Values<'t>,
+    ) -> Fit<'t> {
+        let mut fit = Fit {
+            regex,
+            values: match before.is_empty() {
+                true => vec![None; self.names.len()],
+                false => before.clone(),
+            },
+            lines: 1,
+            matched: None,
         };
-        expression.fill(subject, state, &mut values);
-        let mut lines = 1;
-        let mut matched_text = None;
+        self.failregex[regex].fill(subject, state, &mut fit.values);
         if let Some(window) = window {
             let (begin, end) = state.scratch.span();
             let span = Span {
                 text: subject,
                 begin,
                 end,
-                skipped: self.skipped(&values),
+                skipped: self.skipped(&fit.values),
             };
             let (matched, rest) = window.split(&span);
-            lines = matched.len() as u32;
-            matched_text = Some(
+            fit.lines = matched.len() as u32;
+            fit.matched = Some(
                 matched
                     .iter()
                     .fold(String::new(), |all, line| all + line + "\n"),
             );
             state.window = rest;
         }
-        let ignore_text = matched_text.as_deref().unwrap_or(subject);
-        if let Some(ignore) = self.ignored(state, ignore_text) {
-            return Err(NoFailure::Ignored(ignore));
-        }
+        fit
+    }
+
+    /// What a match tells together with the lines before of its session. Of what is no
+    /// failure only `wholes`' readers are told more than that.
+    fn conclude(
+        &self,
+        state: &mut FilterState,
+        fit: Fit<'_>,
+        (date, wholes): (Option<Timestamp>, &[Arc<WholeLine>]),
+        clock: Clock<'_>,
+    ) -> (Failure, Standing) {
         let mut failure = Failure {
-            regex,
+            regex: fit.regex,
             id: String::new(),
             kind: IdKind::Id,
             prefix_length: None,
             time: date,
             values: Vec::new(),
             users: Vec::new(),
-            attempts: lines.max(1),
+            attempts: fit.lines.max(1),
+            lines: Vec::new(),
         };
+        let values = fit.values;
         let Some(Value::Part(session_name)) = values[MLFID].clone() else {
+            failure.lines = wholes.to_vec();
             let get = |key: Key| values[key].as_ref().map(Value::as_str);
-            if get(NOFAIL).is_some_and(|value| !value.is_empty()) {
-                return Err(NoFailure::NoFail(regex));
-            }
-            return match self.complete(&mut failure, get) {
-                true => Ok(failure),
-                false => Err(NoFailure::Pending(regex)),
+            let standing = match get(NOFAIL).is_some_and(|value| !value.is_empty()) {
+                true if wholes.is_empty() => Standing::NoFail,
+                is_nofail => match (self.complete(&mut failure, get), is_nofail) {
+                    (_, true) => Standing::NoFail,
+                    (true, false) => Standing::Failed,
+                    (false, false) => Standing::Pending,
+                },
             };
+            return (failure, standing);
         };
-        let (mut session, keeps) = (state.sessions).merge(session_name, values, lines, clock.now);
+        let (mut session, keeps) =
+            (state.sessions).merge(session_name, values, (fit.lines, wholes), clock.now);
         failure.attempts = session.matches.max(1);
         failure.users = session.users.iter().map(|user| user.to_string()).collect();
-        let result = if session.get(NOFAIL).is_some_and(|value| !value.is_empty()) {
-            Err(NoFailure::NoFail(regex))
-        } else if self.complete(&mut failure, |key| session.get(key)) {
-            Ok(failure)
+        failure.lines = session.lines.clone();
+        let is_nofail = session.get(NOFAIL).is_some_and(|value| !value.is_empty());
+        let standing = if is_nofail && wholes.is_empty() {
+            Standing::NoFail
         } else {
-            session.pending = true;
-            Err(NoFailure::Pending(regex))
+            let is_named = self.complete(&mut failure, |key| session.get(key));
+            session.pending |= !is_named;
+            match (is_nofail, is_named) {
+                (true, _) => Standing::NoFail,
+                (false, true) => Standing::Failed,
+                (false, false) => Standing::Pending,
+            }
         };
         match keeps {
             true => state.sessions.put(session_name, session, clock.now),
             false => state.sessions.forget(session_name),
         }
-        result
+        (failure, standing)
     }
 
     /// Whom it is counted by, and what else is known; false if nobody is named.

@@ -1,7 +1,10 @@
 //! What the lines of one session (`<F-MLFID>`: a connection, a process) have told, until
 //! one of them tells enough: who it is, or that it was no failure after all.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,6 +18,17 @@ pub const SESSION_TIME: SignedDuration = SignedDuration::from_mins(5);
 /// The longest name of a session, and the most users of one: text of whoever writes.
 const MAX_NAME: usize = 512;
 const MAX_USERS: usize = 100;
+/// The most lines of one that are kept.
+const MAX_LINES: usize = 100;
+
+/// A line as it was read, and where its date stands in it (bytes; an empty range: nowhere).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WholeLine {
+    /// Without its newline.
+    pub text: String,
+    /// The bytes that say when.
+    pub date: (usize, usize),
+}
 
 /// What the lines of one session hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +41,9 @@ pub struct Session {
     pub matches: u32,
     /// Lines that told of none, and may yet.
     nofail_matches: u32,
+    /// The lines themselves, where somebody wants them.
+    pub lines: Vec<Arc<WholeLine>>,
+    nofail_lines: Vec<Arc<WholeLine>>,
     /// A failure of somebody whom no line has named yet.
     pub pending: bool,
 }
@@ -68,13 +85,14 @@ struct Kept {
 }
 
 impl Sessions {
-    /// What the session tells with another line that says `values` and has `lines`
-    /// lines; it is to be given back by [`put`](Self::put) if that says so.
+    /// What the session tells with a match that says `values` and has `lines` lines, which
+    /// are `wholes` if they are to be kept; it is to be given back by [`put`](Self::put) if
+    /// that says so.
     pub fn merge(
         &mut self,
         name: &str,
         mut values: Values<'_>,
-        lines: u32,
+        (lines, wholes): (u32, &[Arc<WholeLine>]),
         now: Timestamp,
     ) -> (Session, bool) {
         let says = |values: &Values<'_>, key: Key| {
@@ -103,6 +121,7 @@ impl Sessions {
                 }
                 if was_nofail == [false, false] && !session.pending {
                     session.matches = 0;
+                    session.lines.clear();
                 }
                 for (held, value) in session.values.iter_mut().zip(&values) {
                     if value.is_some() {
@@ -137,9 +156,17 @@ impl Sessions {
             session.matches = (session.matches)
                 .saturating_add(before)
                 .saturating_add(more);
+            let before = std::mem::take(&mut session.nofail_lines);
+            session.lines.extend(before);
+            if !gained {
+                session.lines.extend_from_slice(wholes);
+            }
         } else if !forgets {
             session.nofail_matches = session.nofail_matches.saturating_add(lines);
+            session.nofail_lines.extend_from_slice(wholes);
         }
+        session.lines.truncate(MAX_LINES);
+        session.nofail_lines.truncate(MAX_LINES);
         (session, keeps)
     }
 
@@ -207,7 +234,7 @@ mod tests {
         let values = || vec![None; 12];
         for n in 0..10_000 {
             let name = format!("pid {n}");
-            let (session, keeps) = all.merge(&name, values(), 1, now);
+            let (session, keeps) = all.merge(&name, values(), (1, &[]), now);
             assert!(keeps);
             all.put(&name, session, now);
             if n % 3 == 0 {
@@ -215,7 +242,7 @@ mod tests {
             }
         }
         assert!(all.by_name.len() <= MAX_SESSIONS && all.order.len() <= 3 * MAX_SESSIONS);
-        let (known, _) = all.merge("pid 9998", values(), 1, now);
+        let (known, _) = all.merge("pid 9998", values(), (1, &[]), now);
         assert_eq!(known.matches, 1);
         let late = now + SESSION_TIME;
         all.put(
@@ -226,7 +253,7 @@ mod tests {
             },
             now,
         );
-        let (pending, _) = all.merge("pid 9998", values(), 1, now);
+        let (pending, _) = all.merge("pid 9998", values(), (1, &[]), now);
         assert_eq!(pending.matches, 2);
         all.put(
             "pid 9998",
@@ -236,6 +263,6 @@ mod tests {
             },
             now,
         );
-        assert_eq!(all.merge("pid 9998", values(), 1, late).0.matches, 1);
+        assert_eq!(all.merge("pid 9998", values(), (1, &[]), late).0.matches, 1);
     }
 }

@@ -27,6 +27,11 @@ impl Window {
         }
     }
 
+    /// The oldest first.
+    pub fn lines(&self) -> impl Iterator<Item = &String> {
+        self.lines.iter()
+    }
+
     /// All of it.
     pub fn text(&self) -> String {
         self.lines
