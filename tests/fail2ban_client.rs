@@ -156,7 +156,21 @@ fn the_front_end_says_what_it_cannot_do() {
         )
     );
     for (command, why) in [
-        (&["set", "sshd", "bantime", "60"][..], "then reload"),
+        (&["set", "sshd", "logencoding", "x"][..], "then reload"),
+        (&["set", "sshd", "bantime", "soon"], "such as 600 or 10m"),
+        (
+            &["set", "sshd", "bantime", "0"],
+            "ban_time is longer than 0",
+        ),
+        (&["set", "sshd", "findtime", "-1"], "more than 0"),
+        (&["set", "sshd", "maxretry", "0"], "max_retry is 1 to"),
+        (&["set", "sshd", "maxretry", "many"], "a number from 1"),
+        (&["set", "sshd", "addignoreip", "friend"], "friend"),
+        (
+            &["set", "sshd", "delignoreip", "192.0.2.1"],
+            "does not ignore 192.0.2.1",
+        ),
+        (&["set", "nginx", "maxretry", "3"], "does not exist"),
         (&["get", "sshd", "datepattern"], "weir has no answer"),
         (&["stop"], "systemctl"),
         (&["nonsense"], "Invalid command"),
@@ -223,7 +237,12 @@ fn fail2bans_own_client_is_answered() {
         refused.contains("Sorry but the jail 'nginx' does not exist"),
         "{refused}"
     );
-    let refused = theirs(&["set", "sshd", "bantime", "60"]);
+    assert_eq!(theirs(&["set", "second", "maxretry", "7"]), "7\n");
+    assert_eq!(
+        client(&host, &["get", "second", "maxretry"]),
+        (Some(0), "7\n".to_owned())
+    );
+    let refused = theirs(&["set", "sshd", "logencoding", "latin-1"]);
     assert!(refused.contains("then reload"), "{refused}");
 }
 
@@ -266,4 +285,125 @@ fn what_is_no_command_ends_its_connection_alone() {
     let mut answer = [0; 64];
     let length = asks.read(&mut answer).unwrap();
     assert!(answer[..length].windows(4).any(|part| part == b"pong"));
+}
+
+/// `-t` and `-d` need no daemon: of weir's configuration and of a directory of Fail2ban's.
+#[test]
+fn what_is_configured_is_checked_and_dumped() {
+    let host = Plain::new();
+    host.configure(
+        "[jail.web]\nfilter = \"sshd\"\npaths = [\"{dir}/a.log\"]\nmax_retry = 2\nignore = [\"192.0.2.0/24\"]\n",
+    );
+    for dir in ["f", "f/filter.d", "f/action.d"] {
+        std::fs::create_dir(host.path(dir)).unwrap();
+    }
+    host.write(
+        "f/jail.conf",
+        "[shop]\nenabled = true\nbackend = polling\nfilter = shop\nlogpath = {dir}/a.log\nport = http\nbantime = 1h\n\
+         action = nftables[port=\"%(port)s\", protocol=tcp]\n",
+    );
+    host.write(
+        "f/filter.d/shop.conf",
+        "[Definition]\nfailregex = it's <HOST>$\n            no <F-ID>x</F-ID>\ndatepattern = {NONE}\n",
+    );
+    host.write("f/action.d/nftables.conf", "[Definition]\n[Init]\n");
+    symlink(env!("CARGO_BIN_EXE_weir"), host.path("fail2ban-client")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_weir"), host.path("fail2ban-server")).unwrap();
+    let run = |program: &str, config: &str, words: &[&str]| {
+        let output = Command::new(host.path(program))
+            .arg("-c")
+            .arg(host.path(config))
+            .args(words)
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let good = (Some(0), "OK: configuration test is successful\n".to_owned());
+    for (program, config) in [
+        ("fail2ban-client", "weir.toml"),
+        ("fail2ban-client", "f"),
+        ("fail2ban-server", "f"),
+    ] {
+        assert_eq!(run(program, config, &["-t"]), good, "{program} {config}");
+    }
+    let (code, dump) = run("fail2ban-client", "f", &["-d"]);
+    assert_eq!(code, Some(0), "{dump}");
+    let expected = host.filled(
+        "['add', 'shop', 'auto']\n['set', 'shop', 'usedns', 'warn']\n['set', 'shop', 'maxretry', 3]\n\
+         ['set', 'shop', 'findtime', 600]\n['set', 'shop', 'bantime', 3600]\n\
+         ['set', 'shop', 'datepattern', '{NONE}']\n\
+         ['multi-set', 'shop', 'addfailregex', ['it\\'s <HOST>$', 'no <F-ID>x</F-ID>']]\n\
+         ['set', 'shop', 'addlogpath', '{dir}/a.log', 'head']\n\
+         ['set', 'shop', 'addaction', 'weir-reject']\n['start', 'shop']\n",
+    );
+    assert_eq!(dump, expected);
+    let (_, dump) = run("fail2ban-client", "weir.toml", &["--dp"]);
+    for line in [
+        "['set', 'web', 'addignoreip', '192.0.2.0/24']",
+        "['set', 'web', 'addfilter', 'sshd']",
+        "['start', 'web']",
+    ] {
+        assert!(dump.lines().any(|there| there == line), "{line}: {dump}");
+    }
+    let (_, json) = run("fail2ban-client", "f", &["-d", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[2], serde_json::json!(["set", "shop", "maxretry", 3]));
+}
+
+/// What is set in the running daemon holds at once, for lines that come now, and until the
+/// next reload.
+#[test]
+fn a_jail_is_changed_while_it_runs() {
+    let host = host();
+    prints(&host, &["set", "second", "maxretry", "1"], "1");
+    prints(&host, &["set", "second", "bantime", "2h"], "7200");
+    prints(&host, &["set", "second", "findtime", "1d 12h"], "129600");
+    prints(
+        &host,
+        &[
+            "set",
+            "second",
+            "addignoreip",
+            "2001:db8:f::/48",
+            "198.51.100.9",
+        ],
+        "These IP addresses/networks are ignored:\n|- 192.0.2.0/24\n|- 198.51.100.9\n`- 2001:db8:f::/48",
+    );
+    prints(
+        &host,
+        &["set", "second", "delignoreip", "192.0.2.0/24"],
+        "These IP addresses/networks are ignored:\n|- 198.51.100.9\n`- 2001:db8:f::/48",
+    );
+    prints(&host, &["get", "second", "maxretry"], "1");
+    prints(&host, &["get", "second", "bantime"], "7200");
+    prints(&host, &["get", "second", "findtime"], "129600");
+    prints(&host, &["get", "sshd", "bantime"], "600");
+
+    let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
+    let mut log = File::options()
+        .append(true)
+        .open(host.path("other.log"))
+        .unwrap();
+    for who in ["2001:db8:f::1", "192.0.2.4", "2001:db8:e::1"] {
+        writeln!(
+            log,
+            "{now} host sshd[78]: Failed password for root from {who} port 40022 ssh2"
+        )
+        .unwrap();
+    }
+    host.until("the bans", |host| {
+        host.is_banned("192.0.2.4") && host.is_banned("2001:db8:e::1")
+    });
+    assert!(!host.is_banned("2001:db8:f::1"), "it is ignored now");
+    // Bans of before are as they were.
+    assert!(host.is_banned(V4));
+
+    prints(&host, &["reload"], "OK");
+    prints(&host, &["get", "second", "bantime"], "-1");
+    prints(
+        &host,
+        &["get", "second", "ignoreip"],
+        "These IP addresses/networks are ignored:\n`- 192.0.2.0/24",
+    );
 }

@@ -19,7 +19,8 @@ const FAILED: u8 = 255;
 /// ping, version, status [JAIL], banned [IP...], unban --all|IP..., reload, -t, -d,
 /// get JAIL banip|banned|bantime|findtime|maxretry|usedns,
 /// get JAIL logpath|journalmatch|ignoreip|failregex|actions,
-/// set JAIL banip|unbanip IP...
+/// set JAIL banip|unbanip|addignoreip|delignoreip IP...,
+/// set JAIL bantime|findtime TIME, set JAIL maxretry N
 #[derive(Parser)]
 #[command(name = "fail2ban-client", disable_version_flag = true)]
 pub struct Args {
@@ -166,7 +167,7 @@ fn words(command: &[&str], reply: &Value) -> String {
             "No file is currently monitored",
             "Current monitored log file(s):",
         ),
-        ["get", _, "ignoreip"] => listed(
+        ["get", _, "ignoreip"] | ["set", _, "addignoreip" | "delignoreip", ..] => listed(
             reply,
             "No IP address/network is ignored",
             "These IP addresses/networks are ignored:",

@@ -51,6 +51,7 @@ use places::{Class, Places};
 use crate::{
     balance::Balancer,
     identity::Apps,
+    jails::JailConfig,
     service::{AllowList, Fail2banState, ListRefreshes, ManualBans, Questions, Refusal},
 };
 use weir_events::{Events, alerts::Alerts};
@@ -126,7 +127,14 @@ fn listens(path: &Path) -> io::Result<Option<String>> {
 pub trait Reload: Send + Sync {
     /// Does so, all of it or nothing; returns the configuration's warnings.
     fn reload(&self) -> Result<Vec<String>, Refusal>;
+
+    /// Changes one jail of the configuration in force, until the next reload. On an error
+    /// all is as it was.
+    fn change_jail(&self, jail: &str, change: &mut JailChange<'_>) -> Result<(), Refusal>;
 }
+
+/// What is to be another way in a jail.
+pub type JailChange<'a> = dyn FnMut(&mut JailConfig) -> Result<(), Refusal> + 'a;
 
 /// What requests may touch, by what they ask for.
 #[derive(Clone)]

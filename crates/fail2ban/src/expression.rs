@@ -26,11 +26,12 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     evaluate(text, true, &|_| None)
 }
 
-/// Reads a duration; `None` is for ever: a negative one, or one of a thousand years.
+/// Reads a length of time as Fail2ban's files write it, such as `1d12h30m`; `None` is for
+/// ever: a negative one, or one of a thousand years.
 ///
 /// # Errors
 /// What cannot be read.
-pub(crate) fn duration(text: &str) -> Result<Option<Duration>, String> {
+pub fn duration(text: &str) -> Result<Option<Duration>, String> {
     seconds(text).map(to_duration)
 }
 

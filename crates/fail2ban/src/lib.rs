@@ -36,6 +36,7 @@ pub use ban_action::{ActionKind, JailAction};
 pub use database::database;
 pub use encoding::{ENCODINGS, LogEncoding};
 pub use error::{Error, ErrorKind, Origin};
+pub use expression::duration;
 pub use files::Files;
 pub use filter_files::{load_filter, load_filter_file, load_filter_of, named};
 pub use filter_source::{FilterSource, LogType, Pattern, UseDns};

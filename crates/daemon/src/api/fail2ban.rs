@@ -3,6 +3,7 @@
 //! front end of that name uses, and Fail2ban's own socket (`socket`). What Fail2ban
 //! changes in the running server and weir keeps in its configuration is refused by name.
 
+mod change;
 mod pickle;
 mod reply;
 pub(crate) mod socket;
@@ -183,7 +184,11 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
         }
         ["set", name, ref what @ ..] => {
             let config = questions.config();
-            set(handles, jail(&config, name)?, what)
+            let jail = jail(&config, name)?;
+            match change::read(what) {
+                Some(change) => change::carry_out(handles, jail, change?),
+                None => set(handles, jail, what),
+            }
         }
         ["stop" | "start" | "restart" | "add", ..] => Err(malformed(format!(
             "{} is not weir's to do: systemctl starts and stops weir, and weir.toml has its jails",
@@ -377,7 +382,7 @@ fn set(handles: &Handles, jail: &JailConfig, what: &[&str]) -> Result<Reply, Una
             Ok(lifted.into())
         }
         _ => Err(malformed(format!(
-            "set JAIL {} is not weir's to do while it runs; it does banip and unbanip: change the jail in its configuration, then reload",
+            "set JAIL {} is not weir's to do while it runs; it does banip, unbanip, bantime, findtime, maxretry, addignoreip and delignoreip: change the jail in its configuration, then reload",
             short(what)
         ))),
     }

@@ -9,9 +9,10 @@ use weir_sinks::Sinks;
 
 use super::{handles, start_error::StartError};
 use crate::{
-    api::Reload,
+    api::{JailChange, Reload},
     config::Config,
     instance,
+    jails::JailConfig,
     log_worker::Workers,
     service::{Refusal, Service},
     uplinks,
@@ -253,5 +254,25 @@ impl Reload for Reloader {
             tracing::error!("reload refused, the old configuration stays: {why}");
         }
         done
+    }
+
+    fn change_jail(&self, jail: &str, change: &mut JailChange<'_>) -> Result<(), Refusal> {
+        // Held until it is done: nobody reloads meanwhile.
+        let mut workers = self.workers();
+        let old = self.service.config.get();
+        let mut new = Config::clone(&old);
+        let named = |one: &&mut JailConfig| one.name == jail;
+        let Some(changed) = new.jails.iter_mut().find(named) else {
+            return Err(Refusal::NotFound(format!("there is no jail {jail:?}")));
+        };
+        change(changed)?;
+        let limits = changed.limits.check();
+        limits.map_err(|(key, allowed)| Refusal::Malformed(format!("{key} {allowed}")))?;
+        let new = Arc::new(new);
+        workers
+            .replace(&old, &new)
+            .map_err(|error| Refusal::Reload(error.to_string()))?;
+        self.service.set_config(new);
+        Ok(())
     }
 }

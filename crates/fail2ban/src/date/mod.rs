@@ -541,9 +541,16 @@ mod tests {
             zone: &TimeZone::UTC,
         };
         let mut state = dates.state();
-        assert!(dates.find(&mut state, "2005-01-23 21:59:59 x", clock).is_some());
+        assert!(
+            dates
+                .find(&mut state, "2005-01-23 21:59:59 x", clock)
+                .is_some()
+        );
         let hits = dates.hits(&state);
-        assert_eq!(hits, [("^ExYear-Month-Day 24hour:Minute:Second".to_owned(), 1)]);
+        assert_eq!(
+            hits,
+            [("^ExYear-Month-Day 24hour:Minute:Second".to_owned(), 1)]
+        );
         assert!(Dates::new(Some("%Q")).is_err());
     }
 

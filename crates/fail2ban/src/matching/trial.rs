@@ -296,9 +296,7 @@ mod tests {
     use jiff::{Timestamp, tz::TimeZone};
 
     use super::*;
-    use crate::{
-        filter_source::{FilterSource, Pattern},
-    };
+    use crate::filter_source::{FilterSource, Pattern};
 
     fn source(failregex: &[&str], ignoreregex: &[&str], maxlines: usize) -> FilterSource {
         let patterns = |texts: &[&str]| {
