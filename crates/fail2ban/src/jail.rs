@@ -133,6 +133,10 @@ pub enum Log {
     Journal,
 }
 
+/// The most jails of one configuration that may be enabled: each has filters, counts and
+/// caches of its own.
+const MAX_JAILS: usize = 500;
+
 /// Reads the jails below `root`, which is as /etc/fail2ban.
 ///
 /// # Errors
@@ -183,6 +187,15 @@ pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result
     let is_jail = |name: &&String| *name != "INCLUDES" && !broken.contains(name);
     for name in layers.order.iter().filter(is_jail) {
         match reader.jail(name) {
+            Ok(Some(_)) if all.jails.len() >= MAX_JAILS => {
+                let origin = Origin {
+                    file: root.join("jail.conf"),
+                    line: 0,
+                };
+                let message =
+                    format!("more than {MAX_JAILS} jails are enabled; allowed: {MAX_JAILS}");
+                return Err(Error::new(origin, ErrorKind::Value, message));
+            }
             Ok(Some(jail)) => all.jails.push(jail),
             Ok(None) => all.disabled += 1,
             Err(error) => all.broken.push((name.clone(), error)),

@@ -324,6 +324,22 @@ fn a_mistake_in_one_jail_leaves_the_others() {
     }
 }
 
+/// So many jails and no more: each costs memory, whatever its log says.
+#[test]
+fn the_number_of_jails_is_bounded() {
+    let load = |count: usize| {
+        let more = (0..count).map(|n| {
+            format!("[shop{n}]\nenabled = true\nfilter = shop\nlogpath = /var/log/shop.log\n")
+        });
+        load_jails(&tree(&more.collect::<String>()), Path::new("/f"), &NONE)
+    };
+    assert_eq!(load(500).unwrap().jails.len(), 500);
+    assert_eq!(
+        load(501).unwrap_err().to_string(),
+        "/f/jail.conf: more than 500 jails are enabled; allowed: 500"
+    );
+}
+
 /// The disk, with every jail enabled.
 struct AllEnabled(PathBuf);
 

@@ -8,6 +8,11 @@ mod template;
 mod timestamp;
 mod zones;
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
 use jiff::Timestamp;
 
 pub use fields::Clock;
@@ -27,7 +32,7 @@ const MAX_TEMPLATES: usize = 200;
 /// The forms that a filter's dates may have.
 #[derive(Clone, Debug)]
 pub struct Dates {
-    templates: Vec<Template>,
+    templates: Vec<Arc<Template>>,
 }
 
 /// What was learned from the lines before.
@@ -127,6 +132,29 @@ fn usual() -> Vec<String> {
     ]
 }
 
+/// A compiled form; the filters that have it share it, for nearly all have the usual ones.
+fn shared(pattern: &str, weight: u32, stamp: Option<Stamp>) -> Result<Arc<Template>, RegexError> {
+    type Key = (String, u32, bool);
+    static KNOWN: Mutex<Option<HashMap<Key, Weak<Template>>>> = Mutex::new(None);
+    let key = (pattern.to_owned(), weight, stamp.is_some());
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = lock().get_or_insert_default().get(&key)
+        && let Some(template) = there.upgrade()
+    {
+        return Ok(template);
+    }
+    let mut template = Template::new(pattern)?;
+    template.weight = weight;
+    template.stamp = stamp;
+    let template = Arc::new(template);
+    let mut known = lock();
+    let known = known.get_or_insert_default();
+    // Those that no filter has any more go.
+    known.retain(|_, template| template.strong_count() > 0);
+    known.insert(key, Arc::downgrade(&template));
+    Ok(template)
+}
+
 /// `{DATE}` in a pattern, and where.
 fn date_tag(pattern: &str) -> Option<usize> {
     let upper = pattern.to_ascii_uppercase();
@@ -180,14 +208,13 @@ impl Dates {
     }
 
     fn add(&mut self, pattern: &str, weight: u32) -> Result<(), RegexError> {
-        let mut template = Template::new(pattern)?;
-        template.weight = weight;
+        let template = shared(pattern, weight, None)?;
         self.push(template);
         Ok(())
     }
 
-    fn push(&mut self, template: Template) {
-        let is_known = |known: &Template| known.pattern == template.pattern;
+    fn push(&mut self, template: Arc<Template>) {
+        let is_known = |known: &Arc<Template>| known.pattern == template.pattern;
         if !self.templates.iter().any(is_known) {
             self.templates.push(template);
         }
@@ -200,18 +227,18 @@ impl Dates {
             .iter()
             .filter(|form| !form.starts_with('^') && !form.starts_with("{^LN-BEG}"));
         for form in at_begin {
-            let mut template = Template::new(&format!("{{^LN-BEG}}{form}"))?;
-            template.weight = LINE_BEGIN_WEIGHT;
-            template.stamp = [Stamp::Iso, Stamp::Syslog]
+            let stamp = [Stamp::Iso, Stamp::Syslog]
                 .into_iter()
                 .zip(&usual)
                 .find_map(|(stamp, known)| (known == form).then_some(stamp));
+            let pattern = format!("{{^LN-BEG}}{form}");
+            let template = shared(&pattern, LINE_BEGIN_WEIGHT, stamp)?;
             if wanted(&template) {
                 self.push(template);
             }
         }
         for form in usual {
-            let template = Template::new(&form)?;
+            let template = shared(&form, 1, None)?;
             if wanted(&template) {
                 self.push(template);
             }
@@ -385,7 +412,14 @@ impl DateState {
                 || end.before == last_end.before && no_letter(end.before))
     }
 
-    fn learn(&mut self, templates: &[Template], place: usize, found: Found, line: &str, now: i64) {
+    fn learn(
+        &mut self,
+        templates: &[Arc<Template>],
+        place: usize,
+        found: Found,
+        line: &str,
+        now: i64,
+    ) {
         let used = &mut self.uses[self.order[place]];
         used.hits = used.hits.saturating_add(1);
         used.last_used = now;
@@ -402,7 +436,7 @@ impl DateState {
     }
 
     /// Gives a form that has fitted a place nearer to the front; which.
-    fn move_up(&mut self, templates: &[Template], place: usize) -> usize {
+    fn move_up(&mut self, templates: &[Arc<Template>], place: usize) -> usize {
         let weight = |number: usize| {
             let used = self.uses[number];
             f64::from(used.hits) * f64::from(templates[number].weight) / used.distance.max(1) as f64

@@ -182,7 +182,8 @@ impl Template {
         let before_end = text.strip_suffix("$)").or(text.strip_suffix('$'));
         let line_end = before_end.is_some_and(|text| !text.ends_with(['\\', '|']));
         remove_stars(&mut text);
-        let regex = Regex::new(&(flags + &text), false)?;
+        let mut regex = Regex::new(&(flags + &text), false)?;
+        regex.forget_tree();
         let kind = match kind {
             Kind::Fields(_) => Kind::Fields(
                 (regex.names().iter())

@@ -33,8 +33,11 @@ pub struct Memory {
 }
 
 impl Expressions {
-    pub fn new(all: Vec<Expression>) -> Self {
+    pub fn new(mut all: Vec<Expression>) -> Self {
         let candidates = Regex::candidates(all.iter().map(|expression| &expression.regex));
+        for expression in &mut all {
+            expression.regex.forget_tree();
+        }
         Self { all, candidates }
     }
 

@@ -1,7 +1,10 @@
 //! Sets of characters, as Python's `re` forms them: what `\w`, `\d` and `\s` hold there,
 //! ranges, negation, letters of both cases.
 
-use std::sync::OnceLock;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 
@@ -10,8 +13,29 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 pub struct CharSet {
     /// Bit by code.
     ascii: u128,
-    /// The others: first and last, in order, apart from each other.
-    wide: Box<[(char, char)]>,
+    /// The others: first and last, in order, apart from each other. Sets that are equal
+    /// there share them.
+    wide: Ranges,
+}
+
+/// The first and the last character of each.
+type Ranges = Arc<[(char, char)]>;
+
+/// The most ranges beyond ASCII that are shared; those of further sets are their own.
+const MAX_SHARED: usize = 256;
+
+/// `\w` alone has some 800 ranges, and an expression with a host a dozen sets with them.
+fn shared(wide: Vec<(char, char)>) -> Ranges {
+    static KNOWN: Mutex<BTreeSet<Ranges>> = Mutex::new(BTreeSet::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = known.get(&wide[..]) {
+        return there.clone();
+    }
+    let new: Ranges = wide.into();
+    if known.len() < MAX_SHARED {
+        known.insert(new.clone());
+    }
+    new
 }
 
 impl CharSet {
@@ -29,7 +53,7 @@ impl CharSet {
         }
         Self {
             ascii,
-            wide: wide.into(),
+            wide: shared(wide),
         }
     }
 

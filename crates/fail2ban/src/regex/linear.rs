@@ -22,8 +22,8 @@ use super::{
 /// The largest automaton before its states are made, in bytes.
 const MAX_NFA: usize = 16 << 20;
 /// What the states that texts have led to may take, in bytes; beyond that they are made
-/// anew.
-const MAX_STATES: usize = 8 << 20;
+/// anew. Each jail has three such caches, and whoever writes lines chooses what is in them.
+const MAX_STATES: usize = 1 << 20;
 
 /// The automaton of some expressions.
 #[derive(Clone, Debug)]
@@ -58,6 +58,13 @@ impl Candidates {
             cache: self.dfa.as_ref().map(DFA::create_cache),
             set: PatternSet::new(self.count),
         }
+    }
+
+    /// What the states take by now, in bytes.
+    #[cfg(test)]
+    pub fn memory(&self, cache: &CandidateCache) -> usize {
+        let of = |cache: &Cache| cache.memory_usage();
+        cache.cache.as_ref().map_or(0, of)
     }
 
     /// The numbers of those that can fit, in order.
@@ -208,4 +215,36 @@ fn bytes_of(set: &CharSet, with_wide: bool) -> ClassBytes {
         class.push(ClassBytesRange::new(0x80, 0xff));
     }
     class
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regex::Regex;
+
+    /// An attacker's lines fill the cache, and it begins anew; what can fit is found as
+    /// before.
+    #[test]
+    fn states_are_bounded_whatever_texts_ask_for() {
+        let patterns = [
+            r"^(?:a|b)*a(?:a|b){11}c(?P<fid>x)$",
+            r"(?P<dns>[\w.-]+) \S+ (?:x|y)*z(?:x|y){9}$",
+        ];
+        let all = patterns.map(|pattern| Regex::new(pattern, false).unwrap());
+        let candidates = Regex::candidates(all.iter());
+        let mut cache = candidates.cache();
+        let mut seed = 1u64;
+        for _ in 0..3_000 {
+            let letters = (0..60).map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                ['a', 'b', 'x', 'y'][(seed >> 61) as usize % 4]
+            });
+            let text: String = letters.collect();
+            _ = candidates.of(&text, &mut cache).count();
+        }
+        let used = candidates.memory(&cache);
+        assert!(used <= MAX_STATES + (64 << 10), "{used}");
+        let text = format!("{}cx", "ab".repeat(6));
+        assert_eq!(candidates.of(&text, &mut cache).collect::<Vec<_>>(), [0]);
+    }
 }

@@ -51,6 +51,11 @@ impl Regex {
         Candidates::new(all.map(|regex| &regex.parsed))
     }
 
+    /// Forgets what [`candidates`](Self::candidates) need, which is not asked again.
+    pub fn forget_tree(&mut self) {
+        self.parsed.node = ast::Node::Empty;
+    }
+
     /// The names of its groups, and their numbers.
     pub fn names(&self) -> &BTreeMap<String, usize> {
         &self.parsed.names
