@@ -344,3 +344,42 @@ fn a_jail_reads_its_log_in_its_encoding() {
     }
     assert!(!host.is_banned("192.0.2.5"));
 }
+
+/// A log of JSON objects: whole values of fields count, wherever they stand, and nothing
+/// that a client writes into one makes another.
+#[test]
+fn a_jail_reads_fields_of_json() {
+    let mut host = host("[shop]\nenabled = true\nmaxretry = 1\nbantime = 1h\n");
+    host.write(
+        "f/filter.d/shop.conf",
+        "[Definition]\nfailregex = <json:event>login_failed<json:user><F-USER>.*</F-USER><json:remote.ip><ADDR>\n\
+         datepattern = \"ts\":\"%%ExY-%%m-%%dT%%H:%%M:%%S%%z\n",
+    );
+    host.start();
+    let now = jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
+    let line = |user: &str, ip: &str, event: &str| {
+        format!(
+            "{{\"remote\":{{\"port\":7,\"ip\":\"{ip}\"}},\"ts\":\"{now}\",\"user\":\"{user}\",\"event\":\"{event}\"}}\n"
+        )
+    };
+    let lines = [
+        line("a\\\",\\\"event\\\":\\\"login_failed", "192.0.2.1", "login"),
+        line("a\\nlogin_failed\\n192.0.2.2", "192.0.2.2", "login"),
+        line("a", "192.0.2.3 or so", "login_failed"),
+        line("\u{f6}", "203.0.113.7", "login_failed"),
+        line("", "2001:db8:bad::7", "login_failed"),
+    ];
+    let mut file = fs::File::options()
+        .append(true)
+        .open(host.path("shop.log"))
+        .unwrap();
+    file.write_all(lines.concat().as_bytes()).unwrap();
+    for who in ["203.0.113.7", "2001:db8:bad::7"] {
+        host.until(who, |host| host.is_banned(who));
+    }
+    for who in ["192.0.2.1", "192.0.2.2", "192.0.2.3"] {
+        assert!(!host.is_banned(who), "{who}");
+    }
+}

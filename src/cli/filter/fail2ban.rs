@@ -15,6 +15,7 @@ use weir_daemon::{
     host::{Host, HostFacts},
 };
 use weir_fail2ban::{
+    JsonError,
     date::Clock,
     load_filter,
     matching::{Failure, Filter, LogLine, NoFailure},
@@ -153,6 +154,15 @@ fn reason(why: &NoFailure, text: &str) -> String {
             "{} fits; it is no failure by itself (<F-NOFAIL>)",
             numbered("failregex", *number)
         ),
+        NoFailure::Json(JsonError::Syntax(at)) => {
+            format!("it is no JSON object, from byte {at} on")
+        }
+        NoFailure::Json(JsonError::Depth) => {
+            "it is JSON with values too deep in each other".to_owned()
+        }
+        NoFailure::Json(JsonError::Twice) => {
+            "it is JSON in which a field that the filter asks for stands twice".to_owned()
+        }
         _ => "no failure".to_owned(),
     }
 }

@@ -5,6 +5,7 @@
 
 mod expression;
 mod groups;
+mod json_pattern;
 mod sessions;
 mod trial;
 mod window;
@@ -20,7 +21,8 @@ pub use trial::{Standing, Told, Trial, TrialState};
 use crate::{
     date::{Clock, DateState, Dates},
     error::Error,
-    filter_source::{FilterSource, UseDns},
+    filter_source::{FilterSource, Pattern, UseDns},
+    json::{Fields, JsonError},
 };
 use expression::{Expression, Expressions, Memory, Scratches};
 use groups::{CIDR, CONTENT, DNS, FID, IP4, IP6, Key, MLFID, NOFAIL, Names, Value, Values};
@@ -39,6 +41,8 @@ pub struct Filter {
     ignoreregex: Expressions,
     names: Names,
     maxlines: usize,
+    /// The fields of its lines that it asks for, which are JSON then.
+    fields: Fields,
 }
 
 /// What a filter remembers from line to line. Bounded.
@@ -147,6 +151,8 @@ pub enum NoFailure {
     Pending(usize),
     /// That `failregex` fits, and it is no failure by itself (`<F-NOFAIL>`).
     NoFail(usize),
+    /// The filter reads fields of JSON, and the line is none, or none with one meaning.
+    Json(JsonError),
 }
 
 impl Failure {
@@ -171,7 +177,29 @@ impl Filter {
         let mut names = Names::default();
         let finds_names = source.usedns != Some(UseDns::No);
         let multi = source.maxlines > 1;
-        let mut compile = |pattern, multi| Expression::new(pattern, multi, finds_names, &mut names);
+        let of_json = || source.failregex.iter().chain(&source.ignoreregex);
+        let asks = of_json().find(|pattern| json_pattern::asks(pattern));
+        let paths = match (asks, &source.prefregex) {
+            (None, _) => Vec::new(),
+            (Some(pattern), Some(_)) => {
+                let why = "<json:field> and prefregex do not go together";
+                return Err(expression::error(pattern, why));
+            }
+            (Some(pattern), None) if multi => {
+                let why = "<json:field> and maxlines do not go together: each line is an object";
+                return Err(expression::error(pattern, why));
+            }
+            (Some(_), None) => json_pattern::paths(of_json())?,
+        };
+        let fields = Fields::new(&paths);
+        let mut compile = |pattern: &Pattern, multi| {
+            let expanded = match paths.is_empty() {
+                true => None,
+                false => Some(json_pattern::expanded(pattern, &paths)?),
+            };
+            let pattern = expanded.as_ref().unwrap_or(pattern);
+            Expression::new(pattern, multi, finds_names, &mut names)
+        };
         let prefregex = (source.prefregex.as_ref())
             .map(|pattern| compile(pattern, false))
             .transpose()?;
@@ -205,6 +233,7 @@ impl Filter {
             ignoreregex: Expressions::new(ignoreregex),
             names,
             maxlines: source.maxlines,
+            fields,
         })
     }
 
@@ -259,6 +288,15 @@ impl Filter {
         let text = line.text.trim_end_matches(['\r', '\n']);
         let mut buffer = std::mem::take(&mut state.text);
         let date = self.cut_date(state, text, line.time, clock, &mut buffer);
+        if !self.fields.is_empty() {
+            // The date is cut out of what people see, and the fields are of all of it.
+            let found = match self.fields.text(text) {
+                Ok(values) => self.find(state, &values, None, date, clock),
+                Err(why) => Err(NoFailure::Json(why)),
+            };
+            state.text = buffer;
+            return found;
+        }
         let found = match self.maxlines {
             1 => {
                 buffer.push('\n');

@@ -105,6 +105,13 @@ impl Filter {
         let date = self.cut_date(&mut trial_state.state, text, line.time, clock, &mut rest);
         let whole = Arc::new(trial_state.whole(text, date.is_some() && line.time.is_none()));
         let window = match self.maxlines {
+            _ if !self.fields.is_empty() => match self.fields.text(text) {
+                Ok(values) => {
+                    rest = values;
+                    None
+                }
+                Err(_) => return Trial::default(),
+            },
             1 => {
                 rest.push('\n');
                 None

@@ -9,7 +9,7 @@ pub(super) enum Newlines {
     Byte,
     /// At a character of two bytes.
     Utf16 {
-        /// Its high byte comes first.
+        /// The high byte of each character comes first.
         big_endian: bool,
     },
 }

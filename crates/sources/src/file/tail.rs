@@ -53,7 +53,7 @@ pub(super) struct Tail {
     line_start: u64,
     /// The unfinished line, at most `MAX_LINE` bytes of it.
     partial: Vec<u8>,
-    /// Of UTF-16: a character's first byte, whose second is not there yet.
+    /// The first byte of a character in UTF-16 whose second one is not there yet.
     half: Option<u8>,
     /// The unfinished line is longer than `partial`.
     overlong: bool,

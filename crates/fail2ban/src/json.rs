@@ -1,0 +1,374 @@
+//! Lines that are JSON objects, for expressions with `<json:field>`: the values of the
+//! fields that a filter asks for, each on a line of its own, in one pass over the text.
+//! Whatever two readers of JSON might understand in two ways is refused: a field that is
+//! there twice, a broken escape, text behind the object.
+
+use std::collections::BTreeMap;
+
+/// How deep a line's values may stand in each other.
+const MAX_DEPTH: usize = 32;
+/// The most fields that one filter may ask for.
+pub const MAX_FIELDS: usize = 32;
+/// What stands for a field that is not there, or has no value; no value has it in it.
+pub const MISSING: char = '\u{1}';
+
+/// The fields of a filter, by their paths (`remote.ip`), in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    count: usize,
+    /// The paths and what leads to them: the number of the field that ends there.
+    nodes: BTreeMap<String, Option<usize>>,
+}
+
+/// Why a line is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JsonError {
+    /// It is no object, or nothing that JSON allows stands at this byte.
+    Syntax(usize),
+    /// Values stand in each other too deep.
+    Depth,
+    /// A field that is asked for is there twice.
+    Twice,
+}
+
+impl Fields {
+    /// Those of these paths, which are different ones.
+    pub fn new(paths: &[String]) -> Self {
+        let mut nodes = BTreeMap::new();
+        for path in paths {
+            for (at, _) in path.match_indices('.') {
+                nodes.entry(path[..at].to_owned()).or_insert(None);
+            }
+        }
+        for (number, path) in paths.iter().enumerate() {
+            nodes.insert(path.clone(), Some(number));
+        }
+        Self {
+            count: paths.len(),
+            nodes,
+        }
+    }
+
+    /// Is none asked for?
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The fields' values, each with a newline behind it. A control character in one is a
+    /// blank.
+    ///
+    /// # Errors
+    /// The line is no object, or has more than one meaning.
+    pub fn text(&self, line: &str) -> Result<String, JsonError> {
+        let mut reader = Reader {
+            bytes: line.as_bytes(),
+            line,
+            at: 0,
+            fields: self,
+            values: vec![None; self.count],
+            seen: Vec::new(),
+        };
+        reader.blanks();
+        if reader.peek() != Some(b'{') {
+            return Err(JsonError::Syntax(reader.at));
+        }
+        reader.value(Some(String::new()), 0)?;
+        reader.blanks();
+        if reader.at < reader.bytes.len() {
+            return Err(JsonError::Syntax(reader.at));
+        }
+        let mut text = String::with_capacity(line.len());
+        for value in reader.values {
+            match value {
+                Some(value) => text.extend(value.chars().map(|c| match c.is_control() {
+                    true => ' ',
+                    false => c,
+                })),
+                None => text.push(MISSING),
+            }
+            text.push('\n');
+        }
+        Ok(text)
+    }
+}
+
+struct Reader<'l> {
+    bytes: &'l [u8],
+    line: &'l str,
+    at: usize,
+    fields: &'l Fields,
+    values: Vec<Option<String>>,
+    /// The paths of nodes that have come.
+    seen: Vec<&'l str>,
+}
+
+impl<'l> Reader<'l> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
+        self.blanks();
+        match self.peek() == Some(byte) {
+            true => {
+                self.at += 1;
+                Ok(())
+            }
+            false => Err(JsonError::Syntax(self.at)),
+        }
+    }
+
+    /// A value; `path`: its place, if it or something in it is asked for. What it is as
+    /// text, if it has one.
+    fn value(&mut self, path: Option<String>, depth: usize) -> Result<Option<String>, JsonError> {
+        if depth > MAX_DEPTH {
+            return Err(JsonError::Depth);
+        }
+        self.blanks();
+        match self.peek() {
+            Some(b'{') => self.object(path, depth).map(|()| None),
+            Some(b'[') => self.array(depth).map(|()| None),
+            Some(b'"') => self.string().map(Some),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null").map(|_| None),
+            _ => self.number().map(Some),
+        }
+    }
+
+    fn object(&mut self, path: Option<String>, depth: usize) -> Result<(), JsonError> {
+        self.expect(b'{')?;
+        self.blanks();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.blanks();
+            let key = self.string()?;
+            self.expect(b':')?;
+            let place = path.as_ref().map(|path| match path.is_empty() {
+                true => key,
+                false => format!("{path}.{key}"),
+            });
+            let fields = self.fields;
+            let node = place
+                .as_ref()
+                .and_then(|place| fields.nodes.get_key_value(place));
+            if let Some((known, _)) = node {
+                if self.seen.contains(&known.as_str()) {
+                    return Err(JsonError::Twice);
+                }
+                self.seen.push(known);
+            }
+            let value = self.value(place.filter(|_| node.is_some()), depth + 1)?;
+            if let Some((_, Some(number))) = node {
+                self.values[*number] = value;
+            }
+            self.blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                _ => return self.expect(b'}'),
+            }
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<(), JsonError> {
+        self.expect(b'[')?;
+        self.blanks();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.value(None, depth + 1)?;
+            self.blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                _ => return self.expect(b']'),
+            }
+        }
+    }
+
+    fn word(&mut self, word: &str) -> Result<Option<String>, JsonError> {
+        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
+            return Err(JsonError::Syntax(self.at));
+        }
+        self.at += word.len();
+        Ok(Some(word.to_owned()))
+    }
+
+    /// As it is written: `-`, digits, a fraction, an exponent.
+    fn number(&mut self) -> Result<String, JsonError> {
+        let begin = self.at;
+        let digits = |reader: &mut Self| {
+            let from = reader.at;
+            while reader.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+                reader.at += 1;
+            }
+            match reader.at > from {
+                true => Ok(()),
+                false => Err(JsonError::Syntax(from)),
+            }
+        };
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        digits(self)?;
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            digits(self)?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            digits(self)?;
+        }
+        Ok(self.line[begin..self.at].to_owned())
+    }
+
+    fn string(&mut self) -> Result<String, JsonError> {
+        if self.peek() != Some(b'"') {
+            return Err(JsonError::Syntax(self.at));
+        }
+        self.at += 1;
+        let mut text = String::new();
+        let mut from = self.at;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    text.push_str(&self.line[from..self.at]);
+                    self.at += 1;
+                    return Ok(text);
+                }
+                Some(b'\\') => {
+                    text.push_str(&self.line[from..self.at]);
+                    self.at += 1;
+                    text.push(self.escape()?);
+                    from = self.at;
+                }
+                // Not allowed in JSON, whatever some readers do.
+                None | Some(0..0x20) => return Err(JsonError::Syntax(self.at)),
+                Some(_) => self.at += 1,
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, JsonError> {
+        let at = self.at;
+        let letter = self.peek().ok_or(JsonError::Syntax(at))?;
+        self.at += 1;
+        Ok(match letter {
+            b'"' | b'\\' | b'/' => char::from(letter),
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                let first = self.hex()?;
+                let code = match first {
+                    0xd800..0xdc00 if self.bytes[self.at..].starts_with(b"\\u") => {
+                        self.at += 2;
+                        match self.hex()? {
+                            second @ 0xdc00..0xe000 => {
+                                0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)
+                            }
+                            _ => return Err(JsonError::Syntax(at)),
+                        }
+                    }
+                    code => code,
+                };
+                // A lone half of a pair is none.
+                char::from_u32(code).ok_or(JsonError::Syntax(at))?
+            }
+            _ => return Err(JsonError::Syntax(at)),
+        })
+    }
+
+    fn hex(&mut self) -> Result<u32, JsonError> {
+        let at = self.at;
+        let digits = self.bytes.get(at..at + 4).ok_or(JsonError::Syntax(at))?;
+        let mut code = 0;
+        for digit in digits {
+            let value = char::from(*digit)
+                .to_digit(16)
+                .ok_or(JsonError::Syntax(at))?;
+            code = code << 4 | value;
+        }
+        self.at += 4;
+        Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        Fields::new(&["msg", "remote.ip", "remote.port"].map(str::to_owned))
+    }
+
+    #[test]
+    fn values_of_fields_are_lines() {
+        for (line, text) in [
+            (
+                r#"{"msg":"a \"b\"","remote":{"ip":"192.0.2.1","port":22}}"#,
+                "a \"b\"\n192.0.2.1\n22\n",
+            ),
+            (
+                r#" { "x" : [1,{"msg":"no"},[]], "remote":{"port":-1.5e+3,"ip":null}, "msg":true } "#,
+                "true\n\u{1}\n-1.5e+3\n",
+            ),
+            // Nothing in a value ends it, nor stands for one that is missing.
+            (
+                r#"{"msg":"a\nb\u0001\u0000c","remote.ip":"2001:db8::1","remote":[]}"#,
+                "a b  c\n2001:db8::1\n\u{1}\n",
+            ),
+            (r#"{"msg":"\u00e9\ud83d\ude00"}"#, "é😀\n\u{1}\n\u{1}\n"),
+            ("{}", "\u{1}\n\u{1}\n\u{1}\n"),
+            (r#"{"msg":{"a":1}}"#, "\u{1}\n\u{1}\n\u{1}\n"),
+        ] {
+            assert_eq!(fields().text(line), Ok(text.to_owned()), "{line}");
+        }
+    }
+
+    /// What readers of JSON may understand in two ways is nobody's.
+    #[test]
+    fn what_has_two_meanings_is_refused() {
+        for (line, why) in [
+            (r#"{"msg":"a","msg":"b"}"#, JsonError::Twice),
+            (r#"{"remote":{"ip":"a"},"remote":{}}"#, JsonError::Twice),
+            (r#"{"remote":{"ip":"a"},"remote.ip":"b"}"#, JsonError::Twice),
+            (r#"{"m\u0073g":"a","msg":"b"}"#, JsonError::Twice),
+            (r#"{"msg":"a"} x"#, JsonError::Syntax(12)),
+            (r#"{"msg":"\ud800"}"#, JsonError::Syntax(9)),
+            (r#"{"msg":"\x"}"#, JsonError::Syntax(9)),
+            ("{\"msg\":\"a\tb\"}", JsonError::Syntax(9)),
+            (r#"{"msg":01x}"#, JsonError::Syntax(9)),
+            (r#"{"msg":'a'}"#, JsonError::Syntax(7)),
+            (r#"{"msg":"a",}"#, JsonError::Syntax(11)),
+            (r#"["msg"]"#, JsonError::Syntax(0)),
+            (r#"{"msg":"a""#, JsonError::Syntax(10)),
+            ("", JsonError::Syntax(0)),
+        ] {
+            assert_eq!(fields().text(line), Err(why), "{line}");
+        }
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let deep = |n: usize| {
+                let inner = format!("{}1{}", open.repeat(n), close.repeat(n));
+                format!("{{\"x\":{inner}}}")
+            };
+            assert!(fields().text(&deep(MAX_DEPTH - 1)).is_ok());
+            assert_eq!(fields().text(&deep(100_000)), Err(JsonError::Depth));
+        }
+    }
+}
