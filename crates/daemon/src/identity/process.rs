@@ -50,6 +50,18 @@ struct Mapping {
     path: PathBuf,
 }
 
+/// What map_files calls a range: without the zeros by which the list of mappings fills low
+/// addresses up, where programs without PIE are.
+fn name_of(range: &str) -> String {
+    let ends = range
+        .split('-')
+        .map(|end| match end.trim_start_matches('0') {
+            "" => "0",
+            end => end,
+        });
+    ends.collect::<Vec<_>>().join("-")
+}
+
 /// The files that are mapped executable, each once, by device and inode.
 fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
     let mut found = BTreeMap::new();
@@ -68,7 +80,7 @@ fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
         found
             .entry((device.to_vec(), inode))
             .or_insert_with(|| Mapping {
-                range: String::from_utf8_lossy(range).into_owned(),
+                range: name_of(&String::from_utf8_lossy(range)),
                 path: PathBuf::from(OsStr::from_bytes(path)),
             });
     }
@@ -264,6 +276,15 @@ mod tests {
                 "7f10-7f20 /usr/bin/a b (deleted)"
             ]
         );
+    }
+
+    #[test]
+    fn low_ranges_are_called_as_map_files_does() {
+        let maps = b"00423000-006c0000 r-xp 00023000 fe:00 9  /usr/bin/python3.11\n";
+        let found = executable_mappings(maps);
+        assert_eq!(found.into_values().next().unwrap().range, "423000-6c0000");
+        assert_eq!(name_of("00000000-00001000"), "0-1000");
+        assert_eq!(name_of("7f10-7f20"), "7f10-7f20");
     }
 
     #[test]
