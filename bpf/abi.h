@@ -19,6 +19,7 @@
 #include "abi/policy.h"
 #include "abi/prefix_bans.h"
 #include "abi/reason.h"
+#include "abi/token.h"
 #include "abi/tunnel.h"
 
 #endif

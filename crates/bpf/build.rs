@@ -11,11 +11,12 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 7] = [
+const OBJECTS: [&str; 8] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
+    "token/token",
     "tools/clock",
     "tools/generator",
     "tools/hooks",

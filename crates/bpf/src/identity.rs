@@ -205,8 +205,13 @@ impl Handle {
         (self.0 >> 16) as u16
     }
 
-    fn of(raw: u32) -> Option<Self> {
+    pub(crate) fn of(raw: u32) -> Option<Self> {
         (raw != 0).then_some(Self(raw))
+    }
+
+    /// As the kernel has it.
+    pub(crate) fn raw(self) -> u32 {
+        self.0
     }
 }
 

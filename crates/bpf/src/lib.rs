@@ -47,6 +47,7 @@ mod ring_reader;
 pub mod small_maps;
 pub mod table;
 pub mod tables;
+pub mod token;
 
 pub use answers::AnswerProgram;
 pub use class::{ClassImage, ClassTable};
@@ -79,6 +80,10 @@ pub mod skeleton {
     /// `bpf/identity/identity.bpf.c`
     pub mod identity {
         include!(concat!(env!("OUT_DIR"), "/identity.skel.rs"));
+    }
+    /// `bpf/token/token.bpf.c`
+    pub mod token {
+        include!(concat!(env!("OUT_DIR"), "/token.skel.rs"));
     }
     /// `bpf/tools/generator.bpf.c`
     pub mod generator {

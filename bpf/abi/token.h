@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Tokens: what a SYN carries to prove which program began the connection. How the MAC is
+ * made is said in docs/guide/token.md, and in crates/token, which is the reference. */
+#ifndef WEIR_ABI_TOKEN_H
+#define WEIR_ABI_TOKEN_H
+
+#include <linux/types.h>
+
+/* Raised when a map below changes its form: pins of another number are replaced. */
+#define TOKEN_ABI 1
+
+#define TOKEN_VERSION 1
+/* A TCP option for experiments (RFC 4727), told from others by its ExID (RFC 6994). */
+#define TOKEN_KIND  254
+#define TOKEN_EXID  0x7765
+#define TOKEN_BYTES 20
+/* An epoch in seconds; the one before and the next one are accepted as well. */
+#define TOKEN_EPOCH 64
+#define TOKEN_SLACK 1
+
+/* [token.require.NAME]: so many. */
+#define TOKEN_REQUIREMENTS 64
+/* Networks of all of them and of sign_to, of two policies: the next one is written beside
+ * the last. */
+#define TOKEN_NETWORKS 65536
+/* In token_network.networks, the number of sign_to among those of requirements. */
+#define TOKEN_SIGN_TO 255
+/* Identities that requirements name, and these for each key. */
+#define TOKEN_IDENTITIES 1024
+#define TOKEN_CLAIMS	 16384
+/* Flows between their SYN and the first packet of the accepted socket; the least recently
+ * used one goes, and its client begins anew. */
+#define TOKEN_FLOWS 65536
+
+/* As it stands in the SYN. */
+struct token_option {
+	__u8 kind;
+	__u8 len;
+	__be16 exid;
+	__u8 version;
+	__u8 key;
+	__be16 epoch; /* the lower half of its number */
+	__u8 tag[4];  /* the first bytes of the aggregate */
+	__u8 mac[8];
+};
+
+/* What the MAC is about. IPv4 as ::ffff:a.b.c.d. */
+struct token_statement {
+	__u8 version;
+	__u8 key;
+	__u8 protocol;
+	__u8 zero;
+	__be32 isn; /* the sequence number of the SYN */
+	__be64 epoch;
+	__u8 source[16];
+	__u8 dest[16];
+	__be16 source_port;
+	__be16 dest_port;
+	__u8 zeros[4];
+};
+
+/* A key of SipHash that is one identity's: made of the secret and the aggregate. */
+struct token_key {
+	__u64 words[2];
+};
+
+/* Who signs, at the number of its identity. */
+struct token_signer {
+	struct token_key key;
+	__u8 identity[16]; /* the first half of the aggregate */
+	__u32 handle;	   /* ident_program.handle; 0: nobody */
+	__u8 key_id;
+	__u8 pad[3];
+};
+
+/* A socket that begins a connection to where tokens go. */
+struct token_socket {
+	__u8 identity[16]; /* for which it has signed */
+	__u32 changes;	   /* ident_socket.changes when its holders were looked at */
+	__u8 is_signed;
+	__u8 had_callbacks; /* BPF_SOCK_OPS_WRITE_HDR_OPT_CB was on before */
+	__u8 pad[2];
+};
+
+struct token_control {
+	__u64 keys[4];	  /* a bit for each key id that is accepted */
+	__u64 cgroup;	  /* the id of the control group in which this holds */
+	__u32 generation; /* counts up; its lowest bit says which policy */
+	__u32 requirements;
+};
+
+#define TOKEN_LOG     0 /* counted, and passes */
+#define TOKEN_REQUIRE 1 /* counted, and dropped */
+
+struct token_requirement {
+	__u32 networks; /* their number; 0: all sources */
+	__u8 mode;	/* TOKEN_LOG, TOKEN_REQUIRE */
+	__u8 pad[3];
+};
+
+/* Network `networks`; IPv4 as ::ffff:a.b.c.d. */
+struct token_network {
+	__u32 bits; /* 32 and the prefix's length */
+	__u32 networks;
+	__u8 addr[16];
+};
+
+/* An identity that a token may claim with this key. */
+struct token_claim {
+	__u8 tag[4];
+	__u32 key_id;
+};
+
+struct token_claimed {
+	struct token_key key;
+	__u8 identity[16];
+};
+
+/* Which requirements an identity meets, of both policies. */
+struct token_met {
+	__u64 requirements[2];
+	__u32 generation[2];
+};
+
+struct token_flow_key {
+	__u8 source[16];
+	__u8 dest[16];
+	__be16 source_port;
+	__be16 dest_port;
+};
+
+/* Who has proved to be its client. */
+struct token_flow {
+	__u8 identity[16];
+	__be32 isn;
+	__u32 is_used; /* its handshake is over: the same SYN again is a replay */
+};
+
+/* An accepted socket, or one that began its connection itself. */
+struct token_accepted {
+	__u8 identity[16];
+	__u32 generation; /* in which `outcome` was found; 0: never */
+	__u8 outcome;	  /* token_outcome */
+	__u8 requirement;
+	__u8 is_proven;
+	__u8 is_own; /* this host began the connection */
+};
+
+/* What becomes of a packet to a port that wants a token. */
+enum token_outcome {
+	TOKEN_VALID,  /* a SYN whose token is right */
+	TOKEN_PROVEN, /* a later packet of such a flow */
+	TOKEN_FREE,   /* of a source of which none is wanted, or of an own connection */
+	/* From here on refused. */
+	TOKEN_MISSING,	 /* a SYN without one */
+	TOKEN_MALFORMED, /* options that contradict themselves, or no header */
+	TOKEN_OTHER_VERSION,
+	TOKEN_UNKNOWN_KEY, /* or a key that is retired */
+	TOKEN_OTHER_EPOCH, /* a replay, or clocks that differ */
+	TOKEN_NOT_NAMED,   /* of a program that the requirement does not name */
+	TOKEN_WRONG_MAC,   /* forged, or of another flow */
+	TOKEN_REPLAYED,	   /* the SYN of a connection that has been */
+	TOKEN_NO_FLOW,	   /* a later packet of a flow whose SYN has proved nothing */
+	TOKEN_OUTCOMES,
+};
+
+/* What the side that signs has counted. */
+enum token_signing {
+	TOKEN_SIGNED,	 /* SYNs with a token */
+	TOKEN_NO_SIGNER, /* SYNs without: no key, or not one known program */
+	TOKEN_NO_ROOM,	 /* SYNs without: other options are in the way */
+	TOKEN_CHANGED,	 /* packets dropped: another program than the one that signed */
+	TOKEN_SIGNINGS,
+};
+
+_Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");
+_Static_assert(sizeof(struct token_statement) == 56, "abi");
+_Static_assert(sizeof(struct token_signer) == 40, "abi");
+_Static_assert(sizeof(struct token_socket) == 24, "abi");
+_Static_assert(sizeof(struct token_control) == 48, "abi");
+_Static_assert(sizeof(struct token_network) == 24, "abi");
+_Static_assert(sizeof(struct token_claim) == 8, "abi");
+_Static_assert(sizeof(struct token_claimed) == 32, "abi");
+_Static_assert(sizeof(struct token_met) == 24, "abi");
+_Static_assert(sizeof(struct token_flow_key) == 36, "abi");
+_Static_assert(sizeof(struct token_flow) == 24, "abi");
+_Static_assert(sizeof(struct token_accepted) == 24, "abi");
+
+#endif

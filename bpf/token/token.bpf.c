@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
+/* A host proves to another which program began a connection: by a token in the SYN, as a
+ * TCP option, which is bound to the flow.
+ *
+ *   sockops             the SYN of a known program gets its token (sign.h)
+ *   cgroup_skb/egress   on such a connection nobody else sends (sign.h)
+ *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h)
+ *
+ * In a control group, not at an interface: there the sender's and the receiver's sockets
+ * are known, and packets are whole. */
+#include "token/sign.h"
+#include "token/verify.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

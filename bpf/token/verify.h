@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* The side that verifies: who connects to a port that wants a token proves in the SYN
+ * which program he is. Asked is the socket that a packet has come to, behind reassembly
+ * and all extension headers: no form of a packet reaches the port by another way. A
+ * listening socket takes a SYN with a token, and later segments of flows whose SYN had
+ * one: so a SYN cookie is no way around. An accepted socket knows whose it is. */
+#ifndef WEIR_TOKEN_VERIFY_H
+#define WEIR_TOKEN_VERIFY_H
+
+#include "token/maps.h"
+
+#define TCP_SYN_SENT 2
+#define TCP_LISTEN   10
+#define SOCK_STREAM  1
+/* IPv6 headers before TCP's that are gone through. */
+#define CHAIN	     6
+#define OPTIONS_MOST 40
+
+/* A bit for each requirement that is about a TCP port, of even generations, then of the
+ * others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * TOKEN_REQUIREMENTS);
+	__type(key, __u32);
+	__type(value, struct token_requirement);
+} token_requirements SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TOKEN_CLAIMS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct token_claim);
+	__type(value, struct token_claimed);
+} token_claims SEC(".maps");
+
+struct token_identity {
+	__u8 identity[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * TOKEN_IDENTITIES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct token_identity);
+	__type(value, struct token_met);
+} token_identities SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TOKEN_FLOWS);
+	__type(key, struct token_flow_key);
+	__type(value, struct token_flow);
+} token_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct token_accepted);
+} token_accepted SEC(".maps");
+
+/* Of each requirement, of even generations, then of the others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * TOKEN_REQUIREMENTS * TOKEN_OUTCOMES);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_outcomes SEC(".maps");
+
+/* What is read of a packet. */
+struct token_packet {
+	struct token_flow_key flow;
+	__u32 transport; /* offset of the TCP header */
+	struct tcphdr tcp;
+};
+
+/* 0: it is a TCP segment. */
+static __always_inline int read_packet(struct __sk_buff *skb, struct token_packet *packet)
+{
+	__u32 at, i;
+	__u8 next;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)))
+			return -1;
+		map_v4(packet->flow.source, ip.saddr);
+		map_v4(packet->flow.dest, ip.daddr);
+		next = ip.protocol;
+		at = ip.ihl * 4;
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)))
+			return -1;
+		__builtin_memcpy(packet->flow.source, &ip.saddr, 16);
+		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
+		next = ip.nexthdr;
+		at = sizeof(ip);
+		for (i = 0; i < CHAIN; i++) {
+			__u8 head[2];
+
+			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
+			    next != IPPROTO_DSTOPTS)
+				break;
+			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+				return -1;
+			next = head[0];
+			at += (head[1] + 1) * 8;
+		}
+	}
+	if (next != IPPROTO_TCP ||
+	    bpf_skb_load_bytes(skb, at, &packet->tcp, sizeof(packet->tcp)))
+		return -1;
+	packet->transport = at;
+	packet->flow.source_port = packet->tcp.source;
+	packet->flow.dest_port = packet->tcp.dest;
+	return 0;
+}
+
+/* The way through the options of a segment. */
+struct token_scan {
+	__u8 bytes[64]; /* a power of two: offsets are masked for the verifier */
+	__u32 at;
+	__u32 len;
+	__u32 found; /* offset of the token + 1 */
+	__u32 is_bad;
+};
+
+static long scan_option(__u32 number, struct token_scan *scan)
+{
+	__u32 at = scan->at;
+	__u8 kind, len;
+
+	if (at >= scan->len)
+		return 1;
+	kind = scan->bytes[at & 63];
+	if (!kind) /* the end of the list */
+		return 1;
+	if (kind == 1) { /* padding */
+		scan->at = at + 1;
+		return 0;
+	}
+	len = scan->bytes[(at + 1) & 63];
+	if (at + 2 > scan->len || len < 2 || at + len > scan->len) {
+		scan->is_bad = 1;
+		return 1;
+	}
+	if (kind == TOKEN_KIND && len >= 4 &&
+	    scan->bytes[(at + 2) & 63] == TOKEN_EXID >> 8 &&
+	    scan->bytes[(at + 3) & 63] == (TOKEN_EXID & 0xff)) {
+		if (scan->found || len != TOKEN_BYTES) {
+			scan->is_bad = 1;
+			return 1;
+		}
+		scan->found = at + 1;
+	}
+	scan->at = at + len;
+	return 0;
+}
+
+/* TOKEN_VALID: there is one, in `option`. */
+static __noinline enum token_outcome read_option(struct __sk_buff *skb,
+						 const struct token_packet *packet,
+						 struct token_option *option)
+{
+	struct token_scan scan = {};
+	__u32 begin = packet->transport + sizeof(packet->tcp);
+	int i;
+
+	if (packet->tcp.doff < 5)
+		return TOKEN_MALFORMED;
+	scan.len = packet->tcp.doff * 4 - sizeof(packet->tcp);
+#pragma unroll
+	for (i = 0; i < OPTIONS_MOST; i += 4) {
+		if (i < scan.len && bpf_skb_load_bytes(skb, begin + i, &scan.bytes[i], 4))
+			return TOKEN_MALFORMED;
+	}
+	bpf_loop(OPTIONS_MOST, scan_option, &scan, 0);
+	if (scan.is_bad)
+		return TOKEN_MALFORMED;
+	if (!scan.found)
+		return TOKEN_MISSING;
+	if (bpf_skb_load_bytes(skb, begin + scan.found - 1, option, sizeof(*option)))
+		return TOKEN_MALFORMED;
+	return TOKEN_VALID;
+}
+
+/* Does an identity meet a requirement? */
+static __always_inline int is_named(const struct token_control *control,
+				    const __u8 identity[16], __u32 requirement)
+{
+	__u32 second = control->generation & 1;
+	struct token_met *met = bpf_map_lookup_elem(&token_identities, identity);
+	__u64 bits;
+
+	if (!met ||
+	    (second ? met->generation[1] : met->generation[0]) != control->generation)
+		return 0;
+	bits = second ? met->requirements[1] : met->requirements[0];
+	return bits >> (requirement & 63) & 1;
+}
+
+/* A SYN. TOKEN_VALID: its flow is remembered. */
+static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
+						const struct token_packet *packet,
+						const struct token_control *control,
+						__u32 requirement)
+{
+	struct token_option option = {};
+	enum token_outcome outcome = read_option(skb, packet, &option);
+	struct token_claim claim = {};
+	struct token_claimed *claimed;
+	union token_input input = {};
+	struct token_flow flow = {}, *before;
+	__u64 epoch, mac;
+	__s16 ahead;
+
+	if (outcome != TOKEN_VALID)
+		return outcome;
+	if (option.version != TOKEN_VERSION)
+		return TOKEN_OTHER_VERSION;
+	if (!(control->keys[option.key >> 6 & 3] >> (option.key & 63) & 1))
+		return TOKEN_UNKNOWN_KEY;
+	epoch = epoch_now();
+	ahead = bpf_ntohs(option.epoch) - (__u16)epoch;
+	if (ahead > TOKEN_SLACK || ahead < -TOKEN_SLACK)
+		return TOKEN_OTHER_EPOCH;
+	__builtin_memcpy(claim.tag, option.tag, sizeof(claim.tag));
+	claim.key_id = option.key;
+	claimed = bpf_map_lookup_elem(&token_claims, &claim);
+	if (!claimed)
+		return TOKEN_NOT_NAMED;
+	input.statement.version = TOKEN_VERSION;
+	input.statement.key = option.key;
+	input.statement.protocol = IPPROTO_TCP;
+	input.statement.isn = packet->tcp.seq;
+	input.statement.epoch = bpf_cpu_to_be64(epoch + ahead);
+	__builtin_memcpy(input.statement.source, packet->flow.source, 16);
+	__builtin_memcpy(input.statement.dest, packet->flow.dest, 16);
+	input.statement.source_port = packet->flow.source_port;
+	input.statement.dest_port = packet->flow.dest_port;
+	__builtin_memcpy(&mac, option.mac, sizeof(mac));
+	if (mac != mac_of(&claimed->key, &input))
+		return TOKEN_WRONG_MAC;
+	copy_identity(flow.identity, claimed->identity);
+	if (!is_named(control, flow.identity, requirement))
+		return TOKEN_NOT_NAMED;
+	flow.isn = packet->tcp.seq;
+	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
+	if (before && before->isn == flow.isn &&
+	    is_same(before->identity, flow.identity)) {
+		/* Sent again, because the answer was lost, or by somebody who has seen
+		 * it. */
+		return before->is_used ? TOKEN_REPLAYED : TOKEN_VALID;
+	}
+	bpf_map_update_elem(&token_flows, &packet->flow, &flow, BPF_ANY);
+	return TOKEN_VALID;
+}
+
+/* Which requirement is about a source. */
+struct token_search {
+	struct token_network network;
+	__u64 candidates;
+	__u32 second;
+	__u32 found;	     /* its number + 1 */
+	__u32 is_sourceless; /* the first one, whatever sources it is about */
+};
+
+static long try_requirement(__u32 number, struct token_search *search)
+{
+	__u32 key = (number & 63) + (search->second ? TOKEN_REQUIREMENTS : 0);
+	struct token_requirement *requirement;
+
+	if (!(search->candidates >> (number & 63) & 1))
+		return 0;
+	requirement = bpf_map_lookup_elem(&token_requirements, &key);
+	if (!requirement)
+		return 0;
+	search->network.networks = requirement->networks;
+	if (requirement->networks && !search->is_sourceless &&
+	    !bpf_map_lookup_elem(&token_networks, &search->network))
+		return 0;
+	search->found = (number & 63) + 1;
+	return 1;
+}
+
+/* 1: it passes. */
+static __always_inline int finish(const struct token_control *control,
+				  enum token_outcome outcome, __u32 requirement)
+{
+	__u32 second = control->generation & 1;
+	__u32 place = (requirement & 63) + (second ? TOKEN_REQUIREMENTS : 0);
+	struct token_requirement *about;
+	__u32 key = place * TOKEN_OUTCOMES + outcome;
+	__u64 *number = bpf_map_lookup_elem(&token_outcomes, &key);
+
+	if (number)
+		__sync_fetch_and_add(number, 1);
+	if (outcome < TOKEN_MISSING)
+		return 1;
+	about = bpf_map_lookup_elem(&token_requirements, &place);
+	return about && about->mode == TOKEN_LOG;
+}
+
+/* A packet for a socket at a port of `candidates`. 1: it passes. */
+static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
+				   const struct token_control *control, __u64 candidates)
+{
+	struct token_search search = {};
+	struct token_accepted *accepted = NULL;
+	struct token_packet packet = {};
+	struct token_flow *flow;
+	enum token_outcome outcome;
+	int listens = sk->state == TCP_LISTEN;
+
+	if (!listens) {
+		accepted = bpf_sk_storage_get(&token_accepted, sk, 0,
+					      BPF_SK_STORAGE_GET_F_CREATE);
+		if (!accepted)
+			return 0;
+		if (sk->state == TCP_SYN_SENT)
+			accepted->is_own = 1;
+		if (accepted->is_own)
+			return 1;
+		if (accepted->generation == control->generation) {
+			if (accepted->outcome == TOKEN_FREE)
+				return 1;
+			return finish(control, accepted->outcome, accepted->requirement);
+		}
+	}
+	search.is_sourceless = read_packet(skb, &packet) != 0;
+	search.network.bits = 32 + 128;
+	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
+	search.candidates = candidates;
+	search.second = control->generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	if (search.is_sourceless)
+		return finish(control, TOKEN_MALFORMED, search.found - 1);
+	if (!search.found) {
+		if (accepted) {
+			accepted->outcome = TOKEN_FREE;
+			accepted->generation = control->generation;
+		}
+		return 1;
+	}
+	search.found--;
+	if (listens && packet.tcp.syn && !packet.tcp.ack)
+		return finish(control, verify_syn(skb, &packet, control, search.found),
+			      search.found);
+	if (accepted && !accepted->is_proven) {
+		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
+		if (flow) {
+			copy_identity(accepted->identity, flow->identity);
+			accepted->is_proven = 1;
+			flow->is_used = 1;
+		}
+	}
+	outcome = TOKEN_NO_FLOW;
+	if (accepted) {
+		if (accepted->is_proven)
+			outcome = is_named(control, accepted->identity, search.found)
+					  ? TOKEN_PROVEN
+					  : TOKEN_NOT_NAMED;
+		accepted->outcome = outcome;
+		accepted->requirement = search.found;
+		accepted->generation = control->generation;
+	} else {
+		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
+		if (flow)
+			outcome = is_named(control, flow->identity, search.found)
+					  ? TOKEN_PROVEN
+					  : TOKEN_NOT_NAMED;
+	}
+	return finish(control, outcome, search.found);
+}
+
+SEC("cgroup_skb/ingress")
+int weir_token_verify(struct __sk_buff *skb)
+{
+	struct token_control *control = control_get();
+	struct bpf_sock *sk = skb->sk;
+	__u64 *candidates;
+	__u32 key;
+
+	if (!sk || !control)
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk || sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP)
+		return 1;
+	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
+	candidates = bpf_map_lookup_elem(&token_ports, &key);
+	if (!candidates || !*candidates)
+		return 1;
+	return judge_packet(skb, sk, control, *candidates);
+}
+
+#endif

@@ -1,0 +1,387 @@
+//! Tokens in the kernel (`bpf/token/token.bpf.c`): its programs, which are pinned and go
+//! on without a daemon, and its tables: who signs with which key, and which ports want a
+//! token of whom. Keys come here as keys of SipHash, of one identity each; the secrets that
+//! they are made of do not.
+
+mod policy;
+mod programs;
+
+pub use policy::{Claim, Requirement, TokenPolicy};
+pub use programs::{detach, is_attached};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    abi,
+    error::{Context, Error, Result},
+    identity::Handle,
+    memory::Words,
+    skeleton::token::types::{
+        token_claim, token_claimed, token_control, token_key, token_met, token_network,
+        token_requirement, token_signer,
+    },
+};
+
+/// Requirements of one configuration.
+pub const MAX_REQUIREMENTS: usize = abi::TOKEN_REQUIREMENTS as usize;
+/// Networks of all requirements and of `sign_to`.
+pub const MAX_NETWORKS: usize = abi::TOKEN_NETWORKS as usize / 2;
+/// Identities that requirements name.
+pub const MAX_IDENTITIES: usize = abi::TOKEN_IDENTITIES as usize;
+/// The same times the keys that are accepted.
+pub const MAX_CLAIMS: usize = abi::TOKEN_CLAIMS as usize / 2;
+
+/// What an identity is to the kernel: the first half of its aggregate.
+pub type IdentityPrefix = [u8; 16];
+
+/// What became of packets to ports that want a token; see `enum token_outcome`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "bpf/abi/token.h says what each is")]
+pub enum Outcome {
+    Valid = abi::TOKEN_VALID,
+    Proven = abi::TOKEN_PROVEN,
+    Free = abi::TOKEN_FREE,
+    Missing = abi::TOKEN_MISSING,
+    Malformed = abi::TOKEN_MALFORMED,
+    OtherVersion = abi::TOKEN_OTHER_VERSION,
+    UnknownKey = abi::TOKEN_UNKNOWN_KEY,
+    OtherEpoch = abi::TOKEN_OTHER_EPOCH,
+    NotNamed = abi::TOKEN_NOT_NAMED,
+    WrongMac = abi::TOKEN_WRONG_MAC,
+    Replayed = abi::TOKEN_REPLAYED,
+    NoFlow = abi::TOKEN_NO_FLOW,
+}
+
+impl Outcome {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; abi::TOKEN_OUTCOMES as usize] = [
+        Self::Valid,
+        Self::Proven,
+        Self::Free,
+        Self::Missing,
+        Self::Malformed,
+        Self::OtherVersion,
+        Self::UnknownKey,
+        Self::OtherEpoch,
+        Self::NotNamed,
+        Self::WrongMac,
+        Self::Replayed,
+        Self::NoFlow,
+    ];
+
+    /// Does such a packet pass where a token is required?
+    pub fn passes(self) -> bool {
+        self < Self::Missing
+    }
+
+    /// Its word in status and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Proven => "proven",
+            Self::Free => "free",
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::OtherVersion => "other-version",
+            Self::UnknownKey => "unknown-key",
+            Self::OtherEpoch => "other-epoch",
+            Self::NotNamed => "not-named",
+            Self::WrongMac => "wrong-mac",
+            Self::Replayed => "replayed",
+            Self::NoFlow => "no-flow",
+        }
+    }
+}
+
+/// Packets by outcome, in the order of [`Outcome::ALL`].
+pub type OutcomeCounts = [u64; abi::TOKEN_OUTCOMES as usize];
+
+/// What the side that signs has counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SigningCounts {
+    /// SYNs with a token.
+    pub signed: u64,
+    /// SYNs to where tokens go without one: there is no key, or the socket is not that of
+    /// one program that is known.
+    pub without_signer: u64,
+    /// SYNs without one because other options took the room.
+    pub without_room: u64,
+    /// Packets that were dropped because another program held the connection than the one
+    /// that had signed.
+    pub changed: u64,
+}
+
+/// Its tables, whether or not the programs are attached.
+pub struct Tokens {
+    control: MapHandle,
+    clock: MapHandle,
+    networks: MapHandle,
+    signers: MapHandle,
+    signings: MapHandle,
+    ports: Words,
+    requirements: MapHandle,
+    claims: MapHandle,
+    identities: MapHandle,
+    outcomes: MapHandle,
+}
+
+/// The bytes of a value that goes to the kernel.
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: only structs of bpf/abi/token.h come here: plain old data whose padding is
+    // written out as members. They are as long as the slice, and borrowed as long.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// A value that came from the kernel; `None`: it has another length.
+fn value_of<T: Copy>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: the right number of bytes, and in structs of bpf/abi/token.h every pattern
+    // of bits is a value.
+    (bytes.len() == size_of::<T>())
+        .then(|| unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+}
+
+fn sum_of(map: &MapHandle, number: u32) -> Result<u64> {
+    let cpus = map.lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY);
+    let cpus = cpus.context(|| "read the counters of tokens".into())?;
+    let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
+    Ok(cpus.into_iter().flatten().map(of_cpu).sum())
+}
+
+/// Keys of a hash table of the kernel's for which `is_stale` holds go.
+fn remove_stale(map: &MapHandle, is_stale: impl Fn(&[u8]) -> bool) -> Result<()> {
+    let stale: Vec<_> = map.keys().filter(|key| is_stale(key)).collect();
+    stale.iter().try_for_each(|key| {
+        map.delete(key)
+            .context(|| "remove what is over from a table of tokens".into())
+    })
+}
+
+const OUTCOMES: u32 = abi::TOKEN_OUTCOMES;
+const PORTS: usize = 65536;
+
+impl Tokens {
+    fn control(&self) -> Result<token_control> {
+        let what = || "read what holds for tokens".to_owned();
+        let bytes = self.control.lookup(&[0; 4], MapFlags::ANY).context(what)?;
+        let control = bytes.as_deref().and_then(value_of);
+        control.ok_or_else(|| Error::refused(what(), "the map has another form"))
+    }
+
+    fn put_control(&self, control: &token_control) -> Result<()> {
+        self.control
+            .update(&[0; 4], bytes_of(control), MapFlags::ANY)
+            .context(|| "write what holds for tokens".into())
+    }
+
+    /// Says what is to be added to CLOCK_BOOTTIME for nanoseconds since 1970; the kernel
+    /// goes on by its own clock from there.
+    pub fn put_clock(&self, offset: u64) -> Result<()> {
+        self.clock
+            .update(&[0; 4], &offset.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "tell the kernel the time of tokens".into())
+    }
+
+    /// Puts a policy into force, in one step. Flows that have proved who they are go on if
+    /// a requirement names them still.
+    ///
+    /// # Errors
+    /// There is too much of something, or the kernel refuses it: then the policy before
+    /// stays.
+    pub fn put_policy(&self, policy: &TokenPolicy) -> Result<()> {
+        policy.check()?;
+        let mut control = self.control()?;
+        // Even and odd ones in turns, in 24 bits.
+        let generation = control.generation % 0xff_fffe + 1;
+        let second = generation & 1 == 1;
+        let bank = usize::from(second);
+        let slot = |number: usize| (number + if second { MAX_REQUIREMENTS } else { 0 }) as u32;
+        for prefix in &policy.sign_to {
+            self.put_network(generation << 8 | abi::TOKEN_SIGN_TO, prefix)?;
+        }
+        for port in 0..PORTS {
+            self.ports.store(bank * PORTS + port, 0);
+        }
+        let mut met = std::collections::BTreeMap::<IdentityPrefix, u64>::new();
+        for (number, requirement) in policy.requirements.iter().enumerate() {
+            let id = generation << 8 | number as u32;
+            for prefix in requirement.networks.iter().flatten() {
+                self.put_network(id, prefix)?;
+            }
+            let raw = token_requirement {
+                networks: requirement.networks.as_ref().map_or(0, |_| id),
+                mode: (match requirement.drops {
+                    true => abi::TOKEN_REQUIRE,
+                    false => abi::TOKEN_LOG,
+                }) as u8,
+                ..token_requirement::default()
+            };
+            let key = slot(number).to_ne_bytes();
+            self.requirements
+                .update(&key, bytes_of(&raw), MapFlags::ANY)
+                .context(|| format!("write requirement {number} of tokens"))?;
+            for (low, high) in &requirement.ports {
+                for port in *low..=*high {
+                    let word = bank * PORTS + usize::from(port);
+                    self.ports.set_bits(word, 1 << number);
+                }
+            }
+            for identity in &requirement.identities {
+                *met.entry(*identity).or_default() |= 1 << number;
+            }
+            self.forget_outcomes(slot(number))?;
+        }
+        for (identity, requirements) in &met {
+            self.put_met(identity, bank, *requirements, generation)?;
+        }
+        control.keys = [0; 4];
+        for id in &policy.keys {
+            control.keys[usize::from(*id) / 64] |= 1 << (id % 64);
+        }
+        for claim in &policy.claims {
+            let key = token_claim {
+                tag: *claim.identity.first_chunk().expect("it has 16 bytes"),
+                key_id: claim.key_id.into(),
+            };
+            let value = token_claimed {
+                key: token_key { words: claim.key },
+                identity: claim.identity,
+            };
+            self.claims
+                .update(bytes_of(&key), bytes_of(&value), MapFlags::ANY)
+                .context(|| "write a key of an identity".into())?;
+        }
+        control.generation = generation;
+        control.requirements = policy.requirements.len() as u32;
+        self.put_control(&control)?;
+
+        remove_stale(&self.networks, |key| {
+            value_of::<token_network>(key).is_some_and(|key| key.networks >> 8 != generation)
+        })?;
+        remove_stale(&self.claims, |key| {
+            let is_there = |key: token_claim| {
+                let is_it = |claim: &Claim| {
+                    claim.identity[..4] == key.tag && u32::from(claim.key_id) == key.key_id
+                };
+                policy.claims.iter().any(is_it)
+            };
+            !value_of::<token_claim>(key).is_some_and(is_there)
+        })?;
+        remove_stale(&self.identities, |key| {
+            !<IdentityPrefix>::try_from(key).is_ok_and(|key| met.contains_key(&key))
+        })
+    }
+
+    fn put_network(&self, networks: u32, prefix: &weir_core::Prefix) -> Result<()> {
+        let (addr, bits) = match prefix.addr() {
+            std::net::IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96),
+            std::net::IpAddr::V6(v6) => (v6.octets(), 0),
+        };
+        let key = token_network {
+            bits: 32 + bits + u32::from(prefix.bits()),
+            networks,
+            addr,
+        };
+        self.networks
+            .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| format!("write the network {prefix} of tokens"))
+    }
+
+    fn put_met(
+        &self,
+        identity: &IdentityPrefix,
+        bank: usize,
+        requirements: u64,
+        generation: u32,
+    ) -> Result<()> {
+        let what = || "write who meets a requirement of tokens".to_owned();
+        let before = self.identities.lookup(identity, MapFlags::ANY);
+        let before = before.context(what)?.as_deref().and_then(value_of);
+        let mut met: token_met = before.unwrap_or_default();
+        met.requirements[bank] = requirements;
+        met.generation[bank] = generation;
+        self.identities
+            .update(identity, bytes_of(&met), MapFlags::ANY)
+            .context(what)
+    }
+
+    fn forget_outcomes(&self, slot: u32) -> Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().context(|| "count the processors".into())?;
+        let none = vec![0_u64.to_ne_bytes().to_vec(); cpus];
+        (slot * OUTCOMES..(slot + 1) * OUTCOMES).try_for_each(|key| {
+            self.outcomes
+                .update_percpu(&key.to_ne_bytes(), &none, MapFlags::ANY)
+                .context(|| "clear the counters of a requirement of tokens".into())
+        })
+    }
+
+    /// Has the identity with this handle sign with this key. While it is written, a SYN
+    /// may have a token that is none: it is refused, and TCP sends another one.
+    pub fn put_signer(
+        &self,
+        handle: Handle,
+        key_id: u8,
+        key: [u64; 2],
+        identity: IdentityPrefix,
+    ) -> Result<()> {
+        self.write_signer(
+            handle.number(),
+            &token_signer {
+                key: token_key { words: key },
+                identity,
+                handle: handle.raw(),
+                key_id,
+                ..token_signer::default()
+            },
+        )
+    }
+
+    /// Who signs, also by the word of an earlier daemon.
+    pub fn signers(&self) -> Result<Vec<Handle>> {
+        let mut signers = Vec::new();
+        for number in 0..abi::IDENT_IDENTITIES {
+            let found = self.signers.lookup(&number.to_ne_bytes(), MapFlags::ANY);
+            let found = found.context(|| "read who signs".into())?;
+            let signer = found.as_deref().and_then(value_of::<token_signer>);
+            signers.extend(signer.and_then(|signer| Handle::of(signer.handle)));
+        }
+        Ok(signers)
+    }
+
+    /// Has nobody sign at this number of an identity.
+    pub fn forget_signer(&self, number: u16) -> Result<()> {
+        self.write_signer(number, &token_signer::default())
+    }
+
+    fn write_signer(&self, number: u16, signer: &token_signer) -> Result<()> {
+        let key = u32::from(number).to_ne_bytes();
+        self.signers
+            .update(&key, bytes_of(signer), MapFlags::ANY)
+            .context(|| "say who signs".into())
+    }
+
+    /// What the side that signs has counted.
+    pub fn signings(&self) -> Result<SigningCounts> {
+        Ok(SigningCounts {
+            signed: sum_of(&self.signings, abi::TOKEN_SIGNED)?,
+            without_signer: sum_of(&self.signings, abi::TOKEN_NO_SIGNER)?,
+            without_room: sum_of(&self.signings, abi::TOKEN_NO_ROOM)?,
+            changed: sum_of(&self.signings, abi::TOKEN_CHANGED)?,
+        })
+    }
+
+    /// What one requirement of the policy in force has counted.
+    pub fn outcomes(&self, requirement: usize) -> Result<OutcomeCounts> {
+        let second = self.control()?.generation & 1 == 1;
+        let slot = requirement as u32
+            + match second {
+                true => abi::TOKEN_REQUIREMENTS,
+                false => 0,
+            };
+        let mut counts = OutcomeCounts::default();
+        for (outcome, count) in (0..).zip(&mut counts) {
+            *count = sum_of(&self.outcomes, slot * OUTCOMES + outcome)?;
+        }
+        Ok(counts)
+    }
+}

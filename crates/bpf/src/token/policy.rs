@@ -1,0 +1,99 @@
+//! What tokens are wanted and given, as the kernel takes it.
+
+use weir_core::Prefix;
+
+use super::{IdentityPrefix, MAX_CLAIMS, MAX_IDENTITIES, MAX_NETWORKS, MAX_REQUIREMENTS};
+use crate::error::{Error, Result};
+
+/// Ports that want a token, and of whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// TCP ports of this host, as ranges with both ends in them.
+    pub ports: Vec<(u16, u16)>,
+    /// Sources that it is about; `None`: all.
+    pub networks: Option<Vec<Prefix>>,
+    /// Whose tokens are good.
+    pub identities: Vec<IdentityPrefix>,
+    /// What has none is dropped, and not only counted.
+    pub drops: bool,
+}
+
+/// An identity that a token may claim, with the key that belongs to it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The id of the secret of which the key was made.
+    pub key_id: u8,
+    /// The key of SipHash.
+    pub key: [u64; 2],
+    /// Who it is.
+    pub identity: IdentityPrefix,
+}
+
+/// All that holds for tokens.
+#[derive(Clone, Default)]
+pub struct TokenPolicy {
+    /// To whom connections are signed.
+    pub sign_to: Vec<Prefix>,
+    /// The first one that is about a port and a source decides.
+    pub requirements: Vec<Requirement>,
+    /// The ids of keys that are accepted.
+    pub keys: Vec<u8>,
+    /// Each identity of a requirement with each of these keys.
+    pub claims: Vec<Claim>,
+}
+
+impl TokenPolicy {
+    pub(super) fn check(&self) -> Result<()> {
+        let networks = self.requirements.iter();
+        let networks: usize = networks
+            .map(|requirement| requirement.networks.as_ref().map_or(0, Vec::len))
+            .sum();
+        let identities = self.requirements.iter().map(|r| r.identities.len());
+        let limits = [
+            (self.requirements.len(), MAX_REQUIREMENTS, "requirements"),
+            (networks + self.sign_to.len(), MAX_NETWORKS, "networks"),
+            (identities.sum(), MAX_IDENTITIES, "identities"),
+            (
+                self.claims.len(),
+                MAX_CLAIMS,
+                "identities times accepted keys",
+            ),
+        ];
+        match limits.iter().find(|(count, most, _)| count > most) {
+            None => Ok(()),
+            Some((count, most, what)) => Err(Error::refused(
+                "put the policy of tokens into force",
+                format!("it has {count} {what}: at most {most}"),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_no_room_for_is_refused() {
+        let requirement = Requirement {
+            ports: vec![(80, 80)],
+            networks: None,
+            identities: vec![[1; 16]],
+            drops: true,
+        };
+        let mut policy = TokenPolicy {
+            requirements: vec![requirement.clone(); MAX_REQUIREMENTS],
+            ..TokenPolicy::default()
+        };
+        policy.check().unwrap();
+        policy.requirements.push(requirement.clone());
+        let error = policy.check().unwrap_err().to_string();
+        assert!(error.contains("65 requirements: at most 64"), "{error}");
+        policy.requirements = vec![Requirement {
+            identities: vec![[1; 16]; MAX_IDENTITIES + 1],
+            ..requirement
+        }];
+        let error = policy.check().unwrap_err().to_string();
+        assert!(error.contains("1025 identities: at most 1024"), "{error}");
+    }
+}

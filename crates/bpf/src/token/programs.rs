@@ -1,0 +1,294 @@
+//! Loading, pinning and attaching the programs of tokens. Their pins are in a directory of
+//! their own: `token-N` of the instance, with N the form of the tables. A later daemon loads
+//! its programs over the tables that are there and puts them in the place of the earlier
+//! one's, so that nothing passes meanwhile.
+
+use std::{
+    fs, io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use libbpf_rs::{
+    MapCore, MapHandle, OpenObject, libbpf_sys as sys,
+    skel::{OpenSkel, Skel, SkelBuilder},
+};
+
+use super::{PORTS, Tokens};
+use crate::{
+    abi,
+    error::{Context, Result},
+    identity::{CgroupAt, Identity},
+    memory::Words,
+    object, pins,
+    skeleton::token::{OpenTokenSkel, TokenSkelBuilder},
+};
+
+/// The programs of the side that signs: their pins and places.
+const SIGNING: [(&str, sys::bpf_attach_type); 2] = [
+    ("sign", sys::BPF_CGROUP_SOCK_OPS),
+    ("keep", sys::BPF_CGROUP_INET_EGRESS),
+];
+/// The one of the side that verifies.
+const VERIFYING: [(&str, sys::bpf_attach_type); 1] = [("verify", sys::BPF_CGROUP_INET_INGRESS)];
+
+/// Programs that are loaded.
+pub struct Loaded {
+    /// In the order of [`SIGNING`]; `None`: nobody signs.
+    signing: Option<[OwnedFd; 2]>,
+    verify: OwnedFd,
+    cgroup: PathBuf,
+    dir: PathBuf,
+}
+
+/// The compiler's own (`token_bp.bss`) are none of ours.
+fn is_pinned(map: &std::ffi::OsStr) -> bool {
+    let name = map.to_string_lossy();
+    name.starts_with("token_") && !name.contains('.')
+}
+
+/// Below an instance's pins.
+fn dir_of(root: &Path, instance: &str) -> PathBuf {
+    root.join(pins::escape(instance))
+        .join(format!("token-{}", abi::TOKEN_ABI))
+}
+
+impl Tokens {
+    /// Loads the programs over the tables that an earlier daemon has left, or over new
+    /// ones; nothing of them is attached. `identity`: the rules about programs, whose
+    /// sockets are signed; without them nobody signs. Tables for another control group go.
+    ///
+    /// # Errors
+    /// The kernel refuses something, or the pins are not ours.
+    pub fn load(
+        root: &Path,
+        instance: &str,
+        cgroup: &CgroupAt,
+        identity: Option<&Identity>,
+    ) -> Result<(Self, Loaded)> {
+        pins::require_bpffs(root.parent().unwrap_or(root))?;
+        let dir = dir_of(root, instance);
+        let of_instance = root.join(pins::escape(instance));
+        for one in [root, of_instance.as_path(), dir.as_path()] {
+            pins::make_ours(one)?;
+        }
+        // The inode's number is the group's id.
+        let id = fs::metadata(cgroup.path())
+            .context(|| format!("use the control group {}", cgroup.path().display()))?
+            .ino();
+        let made = Self::load_in(&dir, cgroup, identity)?;
+        let mut control = made.0.control()?;
+        if control.cgroup == 0 {
+            control.cgroup = id;
+            made.0.put_control(&control)?;
+        }
+        if control.cgroup == id {
+            return Ok(made);
+        }
+        drop(made);
+        detach(root, instance)?;
+        pins::make_ours(&of_instance)?;
+        pins::make_ours(&dir)?;
+        let made = Self::load_in(&dir, cgroup, identity)?;
+        let mut control = made.0.control()?;
+        control.cgroup = id;
+        made.0.put_control(&control)?;
+        Ok(made)
+    }
+
+    fn load_in(
+        dir: &Path,
+        cgroup: &CgroupAt,
+        identity: Option<&Identity>,
+    ) -> Result<(Self, Loaded)> {
+        let what = || "load the programs of [token] (needs CAP_BPF and CAP_NET_ADMIN)".to_owned();
+        let mut storage = MaybeUninit::<OpenObject>::uninit();
+        let mut open: OpenTokenSkel<'_> = TokenSkelBuilder::default()
+            .open(&mut storage)
+            .context(what)?;
+        // All or none: a daemon that died while it pinned has left some.
+        let is_fresh = !dir.join("whole").exists();
+        match identity {
+            Some(identity) => {
+                let sockets = MapHandle::from_pinned_path(identity.dir().join("ident_sockets"));
+                let reused = open
+                    .maps
+                    .ident_sockets
+                    .reuse_fd(sockets.context(what)?.as_fd());
+                reused.context(what)?;
+            }
+            None => {
+                open.progs.weir_token_sign.set_autoload(false);
+                open.progs.weir_token_keep.set_autoload(false);
+                open.maps
+                    .ident_sockets
+                    .set_autocreate(false)
+                    .context(what)?;
+            }
+        }
+        for mut map in open.open_object_mut().maps_mut() {
+            // The others are of [app], or the compiler's.
+            if !is_pinned(map.name()) {
+                continue;
+            }
+            let pin = dir.join(map.name());
+            if is_fresh {
+                let _ = fs::remove_file(&pin);
+            } else {
+                let pinned = MapHandle::from_pinned_path(&pin).context(what)?;
+                map.reuse_fd(pinned.as_fd()).context(what)?;
+            }
+        }
+        let skel = open.load().context(what)?;
+        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
+        let maps = &skel.maps;
+        let handle =
+            |map: &libbpf_rs::MapImpl<'_, libbpf_rs::Mut>| MapHandle::try_from(map).context(what);
+        let tokens = Self {
+            control: handle(&maps.token_control)?,
+            clock: handle(&maps.token_clock)?,
+            networks: handle(&maps.token_networks)?,
+            signers: handle(&maps.token_signers)?,
+            signings: handle(&maps.token_signings)?,
+            ports: Words::map(maps.token_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
+            requirements: handle(&maps.token_requirements)?,
+            claims: handle(&maps.token_claims)?,
+            identities: handle(&maps.token_identities)?,
+            outcomes: handle(&maps.token_outcomes)?,
+        };
+        if is_fresh {
+            for map in skel.object().maps().filter(|map| is_pinned(map.name())) {
+                object::pin(map.as_fd(), &dir.join(map.name()))?;
+            }
+            object::pin(skel.progs.weir_token_verify.as_fd(), &dir.join("whole"))?;
+        }
+        let signing = match identity {
+            Some(_) => Some([
+                keep(skel.progs.weir_token_sign.as_fd())?,
+                keep(skel.progs.weir_token_keep.as_fd())?,
+            ]),
+            None => None,
+        };
+        let loaded = Loaded {
+            signing,
+            verify: keep(skel.progs.weir_token_verify.as_fd())?,
+            cgroup: cgroup.path().to_owned(),
+            dir: dir.to_owned(),
+        };
+        Ok((tokens, loaded))
+    }
+}
+
+impl Loaded {
+    /// Attaches the side that signs, if there is one, and the one that verifies if `verify`
+    /// says so; a side that is not wanted is taken away.
+    ///
+    /// # Errors
+    /// The kernel refuses one.
+    pub fn attach(&self, verify: bool) -> Result<()> {
+        let cgroup = fs::File::open(&self.cgroup)
+            .context(|| format!("open the control group {}", self.cgroup.display()))?;
+        match &self.signing {
+            // What keeps a connection to who has signed for it is there before anybody has.
+            Some([sign, keep]) => {
+                self.attach_one(SIGNING[1], keep.as_fd(), &cgroup)?;
+                self.attach_one(SIGNING[0], sign.as_fd(), &cgroup)?;
+            }
+            None => SIGNING.iter().for_each(|(name, _)| self.take_away(name)),
+        }
+        match verify {
+            true => self.attach_one(VERIFYING[0], self.verify.as_fd(), &cgroup),
+            false => {
+                self.take_away(VERIFYING[0].0);
+                Ok(())
+            }
+        }
+    }
+
+    fn link(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("link-{name}"))
+    }
+
+    fn take_away(&self, name: &str) {
+        let pin = self.link(name);
+        if let Ok(link) = object::open_pin(&pin) {
+            object::end_link(&link);
+            let _ = fs::remove_file(&pin);
+        }
+    }
+
+    fn attach_one(
+        &self,
+        (name, kind): (&str, sys::bpf_attach_type),
+        program: BorrowedFd<'_>,
+        cgroup: &fs::File,
+    ) -> Result<()> {
+        let pin = self.link(name);
+        if let Ok(link) = object::open_pin(&pin) {
+            // SAFETY: no options are passed.
+            let rc = unsafe {
+                sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+            };
+            if rc == 0 {
+                return Ok(());
+            }
+            // Its group is gone.
+            let _ = fs::remove_file(&pin);
+        }
+        // SAFETY: options may be null.
+        let fd = unsafe {
+            sys::bpf_link_create(
+                program.as_raw_fd(),
+                cgroup.as_raw_fd(),
+                kind,
+                std::ptr::null(),
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd))
+                .context(|| format!("attach the program {name} of [token]"));
+        }
+        // SAFETY: a non-negative answer is a new descriptor, and ours.
+        let link = unsafe { OwnedFd::from_raw_fd(fd) };
+        object::pin(link.as_fd(), &pin)
+    }
+
+    /// The program that verifies, for BPF_PROG_RUN.
+    pub fn verify(&self) -> BorrowedFd<'_> {
+        self.verify.as_fd()
+    }
+}
+
+/// Are there tables of tokens of this instance?
+pub fn is_attached(root: &Path, instance: &str) -> bool {
+    dir_of(root, instance).exists()
+}
+
+/// Takes the programs and tables of an instance away, of every form: nobody signs, and no
+/// port wants a token any more.
+///
+/// # Errors
+/// A pin cannot be removed.
+pub fn detach(root: &Path, instance: &str) -> Result<()> {
+    let Ok(entries) = fs::read_dir(root.join(pins::escape(instance))) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("token-") {
+            continue;
+        }
+        for pin in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if pin.file_name().to_string_lossy().starts_with("link-")
+                && let Ok(link) = object::open_pin(&pin.path())
+            {
+                object::end_link(&link);
+            }
+        }
+        pins::remove_tree(&entry.path())?;
+    }
+    Ok(())
+}
