@@ -27,6 +27,7 @@ mod show;
 mod sink;
 mod status;
 mod targets;
+mod token;
 mod unban;
 mod watch_child;
 mod why;
@@ -87,6 +88,8 @@ enum Verb {
     RealSide(real_side::Args),
     #[command(subcommand)]
     App(app::Verb),
+    #[command(subcommand)]
+    Token(token::Verb),
     Events(events::Args),
     Geo(geo::Args),
     #[command(subcommand)]
@@ -160,6 +163,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::Pool(verb) => pool::run(&common, &verb),
         Verb::Real(verb) => pool::change(&common, &verb),
         Verb::App(verb) => app::run(&common, &verb),
+        Verb::Token(verb) => token::run(&common, &verb),
         Verb::RealSide(args) => real_side::run(&args),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),

@@ -1,5 +1,7 @@
 //! `weir status`
 
+mod token;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
@@ -232,6 +234,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     vrrp(&status["vrrp"])?;
     vips(&status["vips"])?;
     app(&status["app"])?;
+    token::token(&status["token"])?;
     let tarpit = &status["tarpit"];
     if let Some(ports) = tarpit["ports"].as_array() {
         let addresses = tarpit["addresses"].as_array();

@@ -197,6 +197,13 @@ impl Plain {
         ended?.code()
     }
 
+    /// Kills the daemon, if one runs.
+    pub fn end_if_running(&mut self) {
+        if self.daemon.is_some() {
+            self.end("KILL");
+        }
+    }
+
     /// A start that fails: what it said.
     #[track_caller]
     pub fn refuses_to_start(&self) -> String {

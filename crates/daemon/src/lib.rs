@@ -42,6 +42,7 @@ pub mod run;
 pub mod service;
 pub mod store;
 pub mod threads;
+pub mod token;
 mod trial;
 pub mod uplinks;
 pub mod vips;

@@ -8,6 +8,7 @@ mod apps;
 mod detection;
 mod enforcement;
 mod pools;
+mod tokens;
 mod vips;
 
 use weir_metrics::{Gauges, Metric, MetricDefinition, Registry, Samples, Totals};
@@ -21,6 +22,7 @@ pub use detection::{
 };
 pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
 pub use pools::PoolMetrics;
+pub use tokens::TokenMetrics;
 pub use vips::VipMetrics;
 
 /// All metrics of the daemon.
@@ -40,6 +42,7 @@ pub struct Metrics {
     pub pools: PoolMetrics,
     pub vips: VipMetrics,
     pub apps: AppMetrics,
+    pub tokens: TokenMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
     pub actions: ActionMetrics,
@@ -62,6 +65,7 @@ impl Default for Metrics {
             pools: PoolMetrics::declare(&mut registry),
             vips: VipMetrics::declare(&mut registry),
             apps: AppMetrics::declare(&mut registry),
+            tokens: TokenMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),
             actions: ActionMetrics::declare(&mut registry),

@@ -52,6 +52,7 @@ use crate::{
     refused::RefusedBans,
     store::{Store, clock::Now},
     threads::Pulses,
+    token::Tokens,
     uplinks::Uplinks,
     vips::Vips,
     watch::stats::WatchStats,
@@ -113,6 +114,8 @@ pub struct Service {
     pub vips: Arc<Vips>,
     /// Rules about programs.
     pub apps: Arc<Apps>,
+    /// Tokens of connections, and ports that want them.
+    pub tokens: Arc<Tokens>,
     /// The databases with the country and system of addresses.
     pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
@@ -191,16 +194,18 @@ impl Service {
             balancer.clone(),
             &config.get().state_dir,
         ));
+        let pins = PinPlace {
+            root: config.get().enforcement.pin_root.clone(),
+            instance: config.get().enforcement.instance.clone(),
+        };
         let apps = Arc::new(Apps::new(
-            PinPlace {
-                root: config.get().enforcement.pin_root.clone(),
-                instance: config.get().enforcement.instance.clone(),
-            },
+            pins.clone(),
             alerts.clone(),
             events.clone(),
             (geography.clone(), lists.clone()),
             store.clone(),
         ));
+        let tokens = Arc::new(Tokens::new(pins, alerts.clone(), apps.clone()));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let actions = Arc::new(Fail2banActions::new(
@@ -278,6 +283,7 @@ impl Service {
             balancer: balancer.clone(),
             vips: vips.clone(),
             apps: apps.clone(),
+            tokens: tokens.clone(),
             geography: geography.clone(),
             lists: lists.clone(),
             classes: classes.clone(),
@@ -302,6 +308,7 @@ impl Service {
             balancer,
             vips,
             apps,
+            tokens,
             geography,
             lists,
             classes,

@@ -36,6 +36,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         vips::config::MANUAL,
         watch::config::MANUAL,
         weir_identity::config::MANUAL,
+        weir_token::config::MANUAL,
         weir_sinks::config::MANUAL,
     ]
     .into_iter()

@@ -18,6 +18,7 @@ use weir_config::{ConfigErrors, Part, files};
 use weir_core::{PrefixSet, balance::acl::Acl, detect::Definition, geofence::Fence};
 use weir_identity::config::AppConfig;
 use weir_sinks::config::SinkConfig;
+use weir_token::config::TokenConfig;
 
 use crate::{
     access::{
@@ -85,6 +86,8 @@ pub struct Config {
     pub watches: Vec<WatchConfig>,
     /// Rules about programs, from `[app]`.
     pub app: Option<AppConfig>,
+    /// Which connections are signed, and which ports want tokens.
+    pub token: Option<TokenConfig>,
     /// The enabled sinks, in the order of the file.
     pub sinks: Vec<SinkConfig>,
     /// What is allowed but probably not meant.
@@ -118,6 +121,7 @@ impl Config {
             && self.tarpit.is_none()
             && self.geofence.is_none()
             && self.app.is_none()
+            && self.token.is_none()
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)
     }
 

@@ -28,6 +28,8 @@ pub struct Programs {
     serial: u16,
     next: u16,
     evicted: u64,
+    /// How often somebody came or went.
+    changes: u64,
 }
 
 impl Programs {
@@ -55,6 +57,7 @@ impl Programs {
             given,
             next,
             evicted: 0,
+            changes: 0,
         }
     }
 
@@ -95,6 +98,7 @@ impl Programs {
                 Handle::new(number, self.serial)
             }
         };
+        self.changes += 1;
         self.by_key.insert(*key, handle.number());
         let program = KnownProgram {
             key: *key,
@@ -140,6 +144,7 @@ impl Programs {
         is_wanted: impl Fn(&KnownProgram) -> bool,
     ) -> weir_bpf::Result<()> {
         for (_, program) in take_if(&mut self.known, is_wanted) {
+            self.changes += 1;
             self.by_key.remove(&program.key);
             identity.unname(&program.key);
             identity.forget_identity(program.handle)?;
@@ -166,6 +171,11 @@ impl Programs {
     /// Is this one known?
     pub fn has(&self, key: &Key) -> bool {
         self.by_key.contains_key(key)
+    }
+
+    /// Moves whenever somebody comes or goes.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// How many had to go for others.

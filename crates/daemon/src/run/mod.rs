@@ -132,6 +132,14 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let pulse = service.pulses.of("weir-app");
         spawn("weir-app", Box::new(move || apps.run(&stopping, &pulse)))?
     };
+    let tokens = {
+        let (tokens, stopping) = (service.tokens.clone(), service.stopping.clone());
+        let pulse = service.pulses.of("weir-token");
+        spawn(
+            "weir-token",
+            Box::new(move || tokens.run(&stopping, &pulse)),
+        )?
+    };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
         let handles = handles::of_api(&service, reloader.clone());
@@ -198,7 +206,16 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    for thread in [maintenance, packets, classes, health, vips, apps, control] {
+    for thread in [
+        maintenance,
+        packets,
+        classes,
+        health,
+        vips,
+        apps,
+        tokens,
+        control,
+    ] {
         thread.join().expect("a panic ends the daemon");
     }
     service.ignore_checks.stop();

@@ -41,6 +41,9 @@ fn put_rules_alone(
     service
         .apps
         .apply(config.app.as_ref(), config.enforcement.observe)?;
+    service
+        .tokens
+        .apply(config.token.as_ref(), config.enforcement.observe)?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use weir_config::ConfigErrors;
 
 use crate::{
     access::classes::ClassError, identity::AppError, instance::InstanceError,
-    log_worker::WorkerError,
+    log_worker::WorkerError, token::TokenError,
 };
 
 /// Why the daemon does not start.
@@ -29,6 +29,9 @@ pub enum StartError {
     /// Rules about programs cannot be put into force.
     #[error(transparent)]
     App(#[from] AppError),
+    /// Tokens cannot be put into force.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The log workers cannot be started.
     #[error(transparent)]
     Worker(#[from] WorkerError),

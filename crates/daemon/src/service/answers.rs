@@ -19,6 +19,7 @@ use crate::{
     decoy::{DecoyStatus, tarpit::TarpitStatus},
     identity::AppStatus,
     store::{Detail, Offence, SaveError, clock::Now},
+    token::TokenStatus,
     vips::{SegmentStatus, VipStatus, VrrpStatus},
     watch::stats::WatchStatus,
 };
@@ -406,6 +407,8 @@ pub struct Status {
     pub vips: Vec<VipStatus>,
     /// Rules about programs, if there is `[app]`.
     pub app: Option<AppStatus>,
+    /// Tokens, if there is `[token]`.
+    pub token: Option<TokenStatus>,
     /// Virtual routers that this host takes part in.
     pub vrrp: Vec<VrrpStatus>,
     /// The interfaces with virtual addresses.

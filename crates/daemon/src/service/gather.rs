@@ -46,6 +46,9 @@ impl Questions {
             if let Some(app) = &status.app {
                 metrics.apps.say(samples, app);
             }
+            if let Some(token) = &status.token {
+                metrics.tokens.say(samples, token);
+            }
             for sink in &status.sinks {
                 let is_failing = sink.failing.is_some();
                 metrics

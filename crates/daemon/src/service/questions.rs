@@ -38,6 +38,7 @@ use crate::{
     log_status::LogStatus,
     metrics::Metrics,
     store::{Store, clock::Now},
+    token::{TokenStatus, Tokens},
     vips::Vips,
     watch::stats::WatchStats,
 };
@@ -54,6 +55,7 @@ pub struct Questions {
     pub(super) balancer: Arc<Balancer>,
     pub(super) vips: Arc<Vips>,
     pub(super) apps: Arc<Apps>,
+    pub(super) tokens: Arc<Tokens>,
     pub(super) geography: Arc<GeoService>,
     pub(super) lists: Lists,
     pub(super) classes: Arc<ClassSync>,
@@ -121,6 +123,11 @@ impl Questions {
             ));
         }
         self.apps.why(pid).map_err(Self::app_refusal)
+    }
+
+    /// Tokens as they are in force; `None`: there is no `[token]`.
+    pub fn token(&self) -> Result<Option<TokenStatus>, Refusal> {
+        self.tokens.status().map_err(Self::app_refusal)
     }
 
     fn app_refusal(error: weir_bpf::Error) -> Refusal {
@@ -398,6 +405,7 @@ impl Questions {
             pools: self.balancer.status()?,
             vips: self.vips.status(),
             app: self.app()?,
+            token: self.token()?,
             vrrp: self.vips.routers(),
             segments: self.vips.segments(),
             tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,

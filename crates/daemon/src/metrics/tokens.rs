@@ -1,0 +1,59 @@
+//! Tokens: connections that leave with one, and ports that want one.
+
+use weir_metrics::{Gauges, Registry, Samples, Totals};
+
+use crate::token::TokenStatus;
+
+/// What the side that signs has counted, and each requirement of the one that verifies.
+#[derive(Debug)]
+pub struct TokenMetrics {
+    syns: Totals<1>,
+    changed: Totals<0>,
+    signers: Gauges<0>,
+    packets: Totals<2>,
+    dropped: Totals<1>,
+}
+
+impl TokenMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        Self {
+            syns: registry.totals(
+                "weir_token_syns_total",
+                "SYNs to networks of sign_to: signed, or why not: without-signer, without-room.",
+                &["result"],
+            ),
+            changed: registry.totals(
+                "weir_token_changed_packets_total",
+                "Packets dropped because another program held the connection than the one that had signed.",
+                &[],
+            ),
+            signers: registry.gauges("weir_token_signers", "Programs that can sign.", &[]),
+            packets: registry.totals(
+                "weir_token_packets_total",
+                "Packets to ports that want a token, by what became of them: valid and proven, or why they are refused.",
+                &["requirement", "outcome"],
+            ),
+            dropped: registry.totals(
+                "weir_token_dropped_total",
+                "Packets dropped for want of a valid token.",
+                &["requirement"],
+            ),
+        }
+    }
+
+    pub(crate) fn say(&self, samples: &mut Samples, token: &TokenStatus) {
+        if let Some(signing) = &token.signing {
+            samples.total(self.syns, ["signed"], signing.signed);
+            samples.total(self.syns, ["without-signer"], signing.without_signer);
+            samples.total(self.syns, ["without-room"], signing.without_room);
+            samples.total(self.changed, [], signing.changed);
+            samples.gauge(self.signers, [], signing.programs as u64);
+        }
+        for requirement in &token.requirements {
+            for (outcome, count) in &requirement.outcomes {
+                samples.total(self.packets, [&requirement.name, outcome], *count);
+            }
+            samples.total(self.dropped, [&requirement.name], requirement.dropped);
+        }
+    }
+}

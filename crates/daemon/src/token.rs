@@ -1,0 +1,320 @@
+//! Tokens (`[token]`): connections of known programs are signed, and ports that want a
+//! token take no others. The kernel does both (`weir_bpf::token`); here keys are read, each
+//! identity gets its own, and the kernel is told the time. Who programs are says `[app]`
+//! ([`crate::identity`]).
+//!
+//! Without a daemon everything stays as it is: programs that are known sign with the key
+//! that they have, and ports want what they wanted.
+
+pub mod keys;
+mod status;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+use weir_bpf::{
+    identity::{CgroupAt, Handle},
+    token::{self as kernel, Claim, IdentityPrefix, OutcomeCounts, TokenPolicy},
+};
+use weir_events::alerts::Alerts;
+use weir_identity::Digest;
+use weir_token::{KeyId, config::TokenConfig, key_ring::KeyRing};
+
+use crate::{
+    identity::{Apps, KnownSince, PinPlace},
+    threads::Pulse,
+};
+use keys::KeysError;
+pub use status::{KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
+
+/// How often it is looked who is known: a program that has just become known signs by the
+/// time that TCP sends its SYN again.
+const WAIT: Duration = Duration::from_millis(100);
+/// How often the kernel is told the time.
+const FOLLOW: Duration = Duration::from_secs(1);
+
+const ABOUT_SIGNING: &str = "token:signing";
+const ABOUT_KERNEL: &str = "token:kernel";
+
+/// Why tokens are not in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The keys cannot be read.
+    #[error("[token]: {0}")]
+    Keys(#[from] KeysError),
+    /// There are none that are good.
+    #[error(
+        "[token]: there is no key in {0} that is not retired: make one with weir token key new, or copy that of the other hosts"
+    )]
+    NoKey(PathBuf),
+    /// The kernel refuses something.
+    #[error("[token]: {0}")]
+    Kernel(#[from] weir_bpf::Error),
+}
+
+/// The tokens of a daemon.
+pub struct Tokens {
+    place: PinPlace,
+    alerts: Arc<Alerts>,
+    apps: Arc<Apps>,
+    state: Mutex<Option<State>>,
+}
+
+struct State {
+    kernel: kernel::Tokens,
+    config: TokenConfig,
+    observe: bool,
+    keys: KeyRing,
+    /// The key with which the identities in `signers` sign.
+    signs_with: Option<KeyId>,
+    /// Who signs, by the number of the identity.
+    signers: BTreeMap<u16, (Handle, Digest)>,
+    known: Option<KnownSince>,
+    /// What requirements before have counted, by name.
+    before: BTreeMap<String, OutcomeCounts>,
+    followed: Instant,
+}
+
+/// The kernel's name for an identity.
+fn prefix_of(identity: &Digest) -> IdentityPrefix {
+    *identity.0.first_chunk().expect("it has 32 bytes")
+}
+
+fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy {
+    let requirements = config.requirements.iter();
+    let requirements = requirements.map(|requirement| kernel::Requirement {
+        ports: requirement.ports.clone(),
+        networks: requirement.from.clone(),
+        identities: requirement.aggregates.iter().map(prefix_of).collect(),
+        drops: requirement.drops && !observe,
+    });
+    let mut named: Vec<_> = config
+        .requirements
+        .iter()
+        .flat_map(|r| &r.aggregates)
+        .collect();
+    named.sort_unstable();
+    named.dedup();
+    let claims = keys.accepted().flat_map(|(id, secret)| {
+        named.iter().map(move |identity| Claim {
+            key_id: id.number(),
+            key: secret.identity_key(id, identity).0,
+            identity: prefix_of(identity),
+        })
+    });
+    TokenPolicy {
+        sign_to: config.sign_to.clone(),
+        requirements: requirements.collect(),
+        keys: keys.accepted().map(|(id, _)| id.number()).collect(),
+        claims: claims.collect(),
+    }
+}
+
+/// What is to be added to CLOCK_BOOTTIME for nanoseconds since 1970.
+fn clock_offset() -> u64 {
+    let nanos = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    nanos(ClockId::Realtime).wrapping_sub(nanos(ClockId::Boottime))
+}
+
+impl Tokens {
+    /// Nothing is in force before [`Self::apply`].
+    pub fn new(place: PinPlace, alerts: Arc<Alerts>, apps: Arc<Apps>) -> Self {
+        Self {
+            place,
+            alerts,
+            apps,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Puts this into force, with the keys that there are now; none: everything is taken
+    /// away. `[app]` is in force already.
+    ///
+    /// # Errors
+    /// There are no keys, or the kernel refuses something: then what was in force stays.
+    pub fn apply(&self, config: Option<&TokenConfig>, observe: bool) -> Result<(), TokenError> {
+        let mut state = self.state();
+        let Some(config) = config else {
+            if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
+            {
+                kernel::detach(&self.place.root, &self.place.instance)?;
+            }
+            for about in [ABOUT_SIGNING, ABOUT_KERNEL] {
+                self.alerts.clear(about);
+            }
+            return Ok(());
+        };
+        let keys = keys::read(&config.keys)?;
+        let accepted = keys.accepted().count();
+        if accepted == 0 {
+            return Err(TokenError::NoKey(config.keys.clone()));
+        }
+        let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
+        let identity = match config.sign_to.is_empty() {
+            true => None,
+            false => self.apps.identity(),
+        };
+        let before = match &*state {
+            Some(state) => state.all_outcomes()?,
+            None => BTreeMap::new(),
+        };
+        let (kernel, loaded) = kernel::Tokens::load(
+            &self.place.root,
+            &self.place.instance,
+            &cgroup,
+            identity.as_deref(),
+        )?;
+        kernel.put_clock(clock_offset())?;
+        kernel.put_policy(&policy_of(config, &keys, observe))?;
+        let signers = match state.take() {
+            Some(state) => state.signers,
+            // With keys that may be over: all of them are written anew, or go.
+            None => {
+                let before = kernel.signers()?.into_iter();
+                before
+                    .map(|handle| (handle.number(), (handle, Digest([0; 32]))))
+                    .collect()
+            }
+        };
+        let mut fresh = State {
+            kernel,
+            config: config.clone(),
+            observe,
+            keys,
+            signs_with: None,
+            signers,
+            known: None,
+            before,
+            followed: Instant::now(),
+        };
+        fresh.before.retain(|name, _| {
+            let mut requirements = config.requirements.iter();
+            requirements.any(|requirement| requirement.name == *name)
+        });
+        let followed = fresh.follow_programs(&self.apps);
+        let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
+        self.alert_signing(&fresh);
+        *state = Some(fresh);
+        attached?;
+        tracing::info!(
+            "[token]: {} accepted keys, {} requirements, signing to {} networks in {}",
+            accepted,
+            config.requirements.len(),
+            config.sign_to.len(),
+            cgroup.path().display()
+        );
+        Ok(())
+    }
+
+    fn alert_signing(&self, state: &State) {
+        match state.config.sign_to.is_empty() || state.signs_with.is_some() {
+            true => self.alerts.clear(ABOUT_SIGNING),
+            false => self.alerts.raise(
+                ABOUT_SIGNING,
+                format!(
+                    "no key in {} may sign yet: connections leave without a token",
+                    state.config.keys.display()
+                ),
+            ),
+        }
+    }
+
+    /// Follows the programs, the keys' times and the clock until the daemon ends.
+    pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
+        while !stopping.load(Ordering::Relaxed) {
+            pulse.beat();
+            thread::sleep(WAIT);
+            let mut guard = self.state();
+            let Some(state) = &mut *guard else { continue };
+            let is_due = state.followed.elapsed() >= FOLLOW;
+            let mut done = state.follow_programs(&self.apps);
+            if is_due {
+                state.followed = Instant::now();
+                done = done.and_then(|()| state.kernel.put_clock(clock_offset()));
+                self.alert_signing(state);
+            }
+            match done {
+                Ok(()) if is_due => self.alerts.clear(ABOUT_KERNEL),
+                Ok(()) => {}
+                Err(error) => self.alerts.raise(ABOUT_KERNEL, error.to_string()),
+            }
+        }
+    }
+}
+
+impl State {
+    /// Has each program that is known sign, with the key that signs now, and nobody else.
+    fn follow_programs(&mut self, apps: &Apps) -> Result<(), weir_bpf::Error> {
+        if self.config.sign_to.is_empty() {
+            return Ok(());
+        }
+        let signing = self.keys.signing(Timestamp::now());
+        let id = signing.map(|(id, _)| id);
+        if id != self.signs_with {
+            self.signs_with = id;
+            self.known = None;
+            // With another key all of them are written anew.
+            self.signers
+                .values_mut()
+                .for_each(|(_, digest)| *digest = Digest([0; 32]));
+        }
+        let Some((since, known)) = apps.who_may_sign(self.known.as_ref()) else {
+            return Ok(());
+        };
+        let known: BTreeMap<u16, (Handle, Digest)> = match signing {
+            None => BTreeMap::new(),
+            Some(_) => known
+                .into_iter()
+                .map(|(handle, digest)| (handle.number(), (handle, digest)))
+                .collect(),
+        };
+        for number in self
+            .signers
+            .keys()
+            .filter(|number| !known.contains_key(number))
+        {
+            self.kernel.forget_signer(*number)?;
+        }
+        for (number, (handle, digest)) in &known {
+            if let Some((id, secret)) = signing
+                && self.signers.get(number) != Some(&(*handle, *digest))
+            {
+                let key = secret.identity_key(id, digest);
+                self.kernel
+                    .put_signer(*handle, id.number(), key.0, prefix_of(digest))?;
+            }
+        }
+        self.signers = known;
+        self.known = Some(since);
+        Ok(())
+    }
+
+    /// What each requirement has counted, those of before counted in.
+    fn all_outcomes(&self) -> Result<BTreeMap<String, OutcomeCounts>, weir_bpf::Error> {
+        let mut all = self.before.clone();
+        for (number, requirement) in self.config.requirements.iter().enumerate() {
+            let now = self.kernel.outcomes(number)?;
+            let of = all.entry(requirement.name.clone()).or_default();
+            of.iter_mut().zip(now).for_each(|(sum, now)| *sum += now);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,339 @@
+//! The directory of keys: a file `ID.key` for each. Who may read a key can sign as any
+//! program, so files that others may read are refused, and none is written so.
+
+use std::{
+    fs, io,
+    io::{Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use rustix::fs::OFlags;
+use weir_token::{
+    KeyId, Secret,
+    key_file::{Key, KeyFileError, KeyState, MAX_BYTES},
+    key_ring::{KeyRing, TwoKeys},
+};
+
+/// Why keys cannot be read or changed. No message has a secret in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeysError {
+    /// The system refuses something.
+    #[error("{what} {}: {error}", path.display())]
+    System {
+        /// The step that failed, such as `cannot write`.
+        what: &'static str,
+        /// The key file, or the directory of them.
+        path: PathBuf,
+        /// The answer of the operating system.
+        error: io::Error,
+    },
+    /// Somebody else could read or change it.
+    #[error("{}: {why}; allowed: {allowed}", path.display())]
+    Unsafe {
+        /// The key file, or the directory of them.
+        path: PathBuf,
+        /// The owner or the mode by which others could, or what kind of file it is.
+        why: String,
+        /// The owner, mode or size that a key file may have.
+        allowed: &'static str,
+    },
+    /// Its text is wrong.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The key file, or the directory of them.
+        path: PathBuf,
+        /// The mistake, without the text of the file.
+        error: KeyFileError,
+    },
+    /// Its name is not that of its id.
+    #[error("{}: it has the id {id}, and would be {id}.key", path.display())]
+    Name {
+        /// The key file, or the directory of them.
+        path: PathBuf,
+        /// The id in it.
+        id: KeyId,
+    },
+    /// Two have one id.
+    #[error(transparent)]
+    TwoKeys(#[from] TwoKeys),
+    /// All ids are used up.
+    #[error("{}: all ids from 1 to 255 are used; remove files of keys that were retired long ago", .0.display())]
+    Full(PathBuf),
+    /// There is no such key.
+    #[error("{}: there is no key {id}", path.display())]
+    Missing {
+        /// The directory of keys that was looked through.
+        path: PathBuf,
+        /// The id that was asked for.
+        id: KeyId,
+    },
+    /// It is the last that could sign.
+    #[error(
+        "key {0} signs, and no other may: make another one first (weir token key new), and copy it to all hosts"
+    )]
+    LastKey(KeyId),
+}
+
+fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeysError {
+    let path = path.to_owned();
+    move |error| KeysError::System { what, path, error }
+}
+
+/// Is it this user's, or root's, and nobody else's to change?
+fn check(
+    path: &Path,
+    about: &fs::Metadata,
+    mask: u32,
+    allowed: &'static str,
+) -> Result<(), KeysError> {
+    let own = rustix::process::geteuid().as_raw();
+    let why = if about.uid() != 0 && about.uid() != own {
+        format!("it belongs to the user {}", about.uid())
+    } else if about.mode() & mask != 0 {
+        format!("its mode is {:04o}", about.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(KeysError::Unsafe {
+        path: path.to_owned(),
+        why,
+        allowed,
+    })
+}
+
+fn read_file(path: &Path) -> Result<Key, KeysError> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(path);
+    let file = file.map_err(system("cannot read", path))?;
+    let about = file.metadata().map_err(system("cannot read", path))?;
+    if !about.is_file() {
+        return Err(KeysError::Unsafe {
+            path: path.to_owned(),
+            why: "it is no file".to_owned(),
+            allowed: "a file of mode 0600",
+        });
+    }
+    check(path, &about, 0o077, "root's, of mode 0600")?;
+    let mut text = String::new();
+    let mut bounded = file.take(MAX_BYTES as u64 + 1);
+    let read = bounded.read_to_string(&mut text);
+    read.map_err(system("cannot read", path))?;
+    if text.len() > MAX_BYTES {
+        return Err(KeysError::Unsafe {
+            path: path.to_owned(),
+            why: "it is too long for a key".to_owned(),
+            allowed: "at most 4096 bytes",
+        });
+    }
+    let key = Key::parse(&text).map_err(|error| KeysError::File {
+        path: path.to_owned(),
+        error,
+    })?;
+    match path.file_name() == Some(file_name(key.id).as_ref()) {
+        true => Ok(key),
+        false => Err(KeysError::Name {
+            path: path.to_owned(),
+            id: key.id,
+        }),
+    }
+}
+
+fn file_name(id: KeyId) -> String {
+    format!("{id}.key")
+}
+
+/// The keys of a directory: its files `*.key`.
+///
+/// # Errors
+/// One of them is none, or could be read by others; the directory could be written by
+/// others, or is not there.
+pub fn read(dir: &Path) -> Result<KeyRing, KeysError> {
+    let about = fs::metadata(dir).map_err(system("cannot read the directory of keys", dir))?;
+    check(dir, &about, 0o022, "root's, and writable for nobody else")?;
+    let mut keys = Vec::new();
+    for entry in fs::read_dir(dir).map_err(system("cannot read the directory of keys", dir))? {
+        let path = entry
+            .map_err(system("cannot read the directory of keys", dir))?
+            .path();
+        if path.extension().is_some_and(|extension| extension == "key") {
+            keys.push(read_file(&path)?);
+        }
+    }
+    Ok(KeyRing::new(keys)?)
+}
+
+/// Writes a key, in one step: nobody reads half of it.
+fn write(dir: &Path, key: &Key) -> Result<(), KeysError> {
+    let path = dir.join(file_name(key.id));
+    let aside = dir.join(format!(".{}.{}", file_name(key.id), std::process::id()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&aside)
+        .and_then(|mut file| {
+            file.write_all(key.text().as_bytes())?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&aside, &path))
+        .and_then(|()| fs::File::open(dir)?.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(&aside);
+    }
+    written.map_err(system("cannot write", &path))
+}
+
+/// Makes a key that may sign from then on, in a directory that is made if need be.
+///
+/// # Errors
+/// The keys that are there cannot be read, or this one not be written.
+pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
+    if !dir.exists() {
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir);
+        made.map_err(system("cannot make the directory of keys", dir))?;
+    }
+    let id = read(dir)?.free_id();
+    let id = id.ok_or_else(|| KeysError::Full(dir.to_owned()))?;
+    let mut bytes = [0; 32];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut bytes, flags)
+        .map_err(|error| system("cannot get random bytes for", dir)(error.into()))?;
+    let key = Key {
+        id,
+        created: Timestamp::now()
+            .round(jiff::Unit::Second)
+            .unwrap_or(sign_from),
+        sign_from,
+        state: KeyState::Live(Secret::new(bytes)),
+    };
+    write(dir, &key)?;
+    Ok(key)
+}
+
+/// Ends a key: its secret goes, and its id stays used.
+///
+/// # Errors
+/// There is none, it is the last that signs, or the file cannot be written.
+pub fn retire(dir: &Path, id: KeyId) -> Result<Key, KeysError> {
+    let now = Timestamp::now();
+    let ring = read(dir)?;
+    let key = ring.get(id).ok_or_else(|| KeysError::Missing {
+        path: dir.to_owned(),
+        id,
+    })?;
+    let others = ring.keys().iter().filter(|other| other.id != id);
+    let without = KeyRing::new(others.cloned().collect())?;
+    if ring.signing(now).is_some_and(|(signs, _)| signs == id) && without.signing(now).is_none() {
+        return Err(KeysError::LastKey(id));
+    }
+    let retired = Key {
+        state: match &key.state {
+            KeyState::Live(_) => KeyState::Retired(now.round(jiff::Unit::Second).unwrap_or(now)),
+            state @ KeyState::Retired(_) => state.clone(),
+        },
+        ..key.clone()
+    };
+    write(dir, &retired)?;
+    Ok(retired)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn keys_are_made_listed_and_retired() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("keys");
+        let now = Timestamp::now();
+        let first = make(&dir, now).unwrap();
+        assert_eq!(first.id, KeyId::MIN);
+        let path = dir.join("1.key");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700);
+        let error = retire(&dir, first.id).unwrap_err().to_string();
+        assert!(error.contains("key 1 signs, and no other may"), "{error}");
+        let second = make(&dir, now).unwrap();
+        assert_eq!(second.id.number(), 2);
+        assert_ne!(first.secret(), second.secret());
+        retire(&dir, first.id).unwrap();
+        let ring = read(&dir).unwrap();
+        assert_eq!(ring.accepted().count(), 1);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains("retired") && !text.contains("secret ="),
+            "{text}"
+        );
+        // Its number is not given again.
+        assert_eq!(make(&dir, now).unwrap().id.number(), 3);
+        let error = retire(&dir, KeyId::new(9).unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("there is no key 9"), "{error}");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn keys_that_others_can_read_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        set_mode(dir, 0o700);
+        let key = make(dir, Timestamp::now()).unwrap();
+        let path = dir.join("1.key");
+        for mode in [0o640, 0o604, 0o660] {
+            set_mode(&path, mode);
+            let error = read(dir).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!(
+                    "1.key: its mode is {mode:04o}; allowed: root's, of mode 0600"
+                )),
+                "{error}"
+            );
+        }
+        set_mode(&path, 0o600);
+        set_mode(dir, 0o770);
+        let error = read(dir).unwrap_err().to_string();
+        assert!(error.contains("its mode is 0770"), "{error}");
+        set_mode(dir, 0o700);
+        // Another name, a link, a text that is none, one that is too long.
+        fs::copy(&path, dir.join("7.key")).unwrap();
+        let error = read(dir).unwrap_err().to_string();
+        assert!(
+            error.contains("7.key: it has the id 1, and would be 1.key"),
+            "{error}"
+        );
+        fs::remove_file(dir.join("7.key")).unwrap();
+        std::os::unix::fs::symlink(&path, dir.join("8.key")).unwrap();
+        let error = read(dir).unwrap_err().to_string();
+        assert!(
+            error.contains("cannot read") && error.contains("8.key"),
+            "{error}"
+        );
+        fs::remove_file(dir.join("8.key")).unwrap();
+        fs::write(&path, &key.text()[..60]).unwrap();
+        let error = read(dir).unwrap_err().to_string();
+        assert!(error.contains("1.key: "), "{error}");
+        fs::write(&path, "#".repeat(MAX_BYTES + 1)).unwrap();
+        let error = read(dir).unwrap_err().to_string();
+        assert!(error.contains("too long"), "{error}");
+        let error = read(&dir.join("none")).unwrap_err().to_string();
+        assert!(
+            error.contains("cannot read the directory of keys"),
+            "{error}"
+        );
+    }
+}

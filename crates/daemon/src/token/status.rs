@@ -1,0 +1,176 @@
+//! What is shown of tokens. No secret, and nothing that is made of one but the fingerprint.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_bpf::token::Outcome;
+use weir_identity::Digest;
+use weir_token::{
+    KeyId,
+    key_file::{Key, KeyState},
+    key_ring::KeyRing,
+};
+
+use super::{State, Tokens};
+
+/// `[token]` as it is in force.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenStatus {
+    /// The directory of keys.
+    pub keys_dir: PathBuf,
+    /// The keys, as they were read at the start or the last reload.
+    pub keys: Vec<KeyStatus>,
+    /// The side that signs; `None`: there is no `sign_to`.
+    pub signing: Option<SigningStatus>,
+    /// The side that verifies, in the order in which requirements are asked.
+    pub requirements: Vec<RequirementStatus>,
+}
+
+/// One key, without its secret.
+#[derive(Debug, Clone, Serialize)]
+pub struct KeyStatus {
+    /// The id that stands in its tokens.
+    pub id: KeyId,
+    /// `signs`, `accepted`, `accepted, will sign` or `retired`.
+    pub r#use: &'static str,
+    /// The same on each host that has the same secret; none of a key that is retired.
+    pub fingerprint: Option<String>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// From when on it may sign.
+    pub sign_from: Timestamp,
+    /// When it was retired.
+    pub retired: Option<Timestamp>,
+}
+
+impl KeyStatus {
+    /// One key among others.
+    pub fn of(key: &Key, among: &KeyRing, now: Timestamp) -> Self {
+        Self {
+            id: key.id,
+            r#use: among.use_of(key, now),
+            fingerprint: key.secret().map(|secret| secret.fingerprint(key.id)),
+            created: key.created,
+            sign_from: key.sign_from,
+            retired: match &key.state {
+                KeyState::Retired(at) => Some(*at),
+                KeyState::Live(_) => None,
+            },
+        }
+    }
+}
+
+/// Connections that leave with a token, and without.
+#[derive(Debug, Clone, Serialize)]
+pub struct SigningStatus {
+    /// Networks to which connections are signed.
+    pub to: Vec<String>,
+    /// Programs that can sign.
+    pub programs: usize,
+    /// SYNs with a token.
+    pub signed: u64,
+    /// SYNs to these networks of sockets that are not those of one known program, or
+    /// without a key.
+    pub without_signer: u64,
+    /// SYNs whose other options took the room.
+    pub without_room: u64,
+    /// Packets dropped because another program held the connection than had signed.
+    pub changed: u64,
+}
+
+/// Ports that want a token.
+#[derive(Debug, Clone, Serialize)]
+pub struct RequirementStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `require`, or `log`, which everything is with `observe`.
+    pub mode: &'static str,
+    /// TCP ports and ranges of them, as `8080/tcp`.
+    pub ports: Vec<String>,
+    /// Sources that it is about; `None`: all.
+    pub from: Option<Vec<String>>,
+    /// Who gets in.
+    pub aggregates: Vec<Digest>,
+    /// Packets by outcome.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Those of them that were dropped.
+    pub dropped: u64,
+}
+
+fn texts(prefixes: &[weir_core::Prefix]) -> Vec<String> {
+    prefixes.iter().map(ToString::to_string).collect()
+}
+
+fn ports(ranges: &[(u16, u16)]) -> Vec<String> {
+    let ranges = ranges.iter().map(|(low, high)| match low == high {
+        true => format!("{low}/tcp"),
+        false => format!("{low}-{high}/tcp"),
+    });
+    ranges.collect()
+}
+
+impl Tokens {
+    /// What is in force; `None`: there is no `[token]`.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn status(&self) -> Result<Option<TokenStatus>, weir_bpf::Error> {
+        match &*self.state() {
+            Some(state) => state.status().map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl State {
+    fn status(&self) -> Result<TokenStatus, weir_bpf::Error> {
+        let now = Timestamp::now();
+        let config = &self.config;
+        let keys = self.keys.keys().iter();
+        let signing = match config.sign_to.is_empty() {
+            true => None,
+            false => {
+                let counts = self.kernel.signings()?;
+                Some(SigningStatus {
+                    to: texts(&config.sign_to),
+                    programs: self.signers.len(),
+                    signed: counts.signed,
+                    without_signer: counts.without_signer,
+                    without_room: counts.without_room,
+                    changed: counts.changed,
+                })
+            }
+        };
+        let all = self.all_outcomes()?;
+        let requirements = config.requirements.iter().map(|requirement| {
+            let counts = all.get(&requirement.name).copied().unwrap_or_default();
+            let outcomes = Outcome::ALL.into_iter().zip(counts);
+            let drops = requirement.drops && !self.observe;
+            let refused = outcomes.clone().filter(|(outcome, _)| !outcome.passes());
+            RequirementStatus {
+                name: requirement.name.clone(),
+                mode: if drops { "require" } else { "log" },
+                ports: ports(&requirement.ports),
+                from: requirement.from.as_deref().map(texts),
+                aggregates: requirement.aggregates.clone(),
+                dropped: match drops {
+                    true => refused.map(|(_, count)| count).sum(),
+                    false => 0,
+                },
+                outcomes: outcomes
+                    .filter(|(outcome, _)| *outcome != Outcome::Free)
+                    .map(|(outcome, count)| (outcome.name(), count))
+                    .collect(),
+            }
+        });
+        Ok(TokenStatus {
+            keys_dir: config.keys.clone(),
+            keys: keys
+                .map(|key| KeyStatus::of(key, &self.keys, now))
+                .collect(),
+            signing,
+            requirements: requirements.collect(),
+        })
+    }
+}

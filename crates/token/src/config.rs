@@ -1,0 +1,298 @@
+//! `[token]` and `[token.require.NAME]`: to whom connections are signed, and which ports
+//! want a token.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use weir_config::{
+    At, Section,
+    manual::{
+        NONE, Table,
+        Usual::{Is, Means, Required},
+        key,
+    },
+    values::{name_byte, optional_path, path},
+};
+use weir_core::{Prefix, Protocol, ban::MAX_NAME};
+use weir_identity::Digest;
+
+/// Where keys are by default.
+pub const DEFAULT_KEYS: &str = "/etc/weir/token-keys";
+/// Requirements of one configuration.
+pub const MAX_REQUIREMENTS: usize = 64;
+/// Identities that one requirement names.
+pub const MAX_AGGREGATES: usize = 256;
+/// Networks of one list.
+pub const MAX_PREFIXES: usize = 256;
+
+/// `[token]` in weir.toml(5).
+pub const MANUAL: &[Table] = &[
+    Table {
+        name: "token",
+        about: "Tokens: a host proves to another which program began a TCP connection, by an option in its SYN that is bound to the flow.",
+        needs: &[],
+        keys: &[
+            key(
+                "keys",
+                Is("\"/etc/weir/token-keys\""),
+                "The directory of the keys that the hosts share, as weir-token-key(1) makes them.",
+            ),
+            key(
+                "sign_to",
+                NONE,
+                "Networks to which connections are signed, if one program that [app] knows begins them. Whoever is there sees four bytes of its digest.",
+            ),
+            key(
+                "cgroup",
+                Means("that of [app], else the root"),
+                "The control group (version 2) whose processes sign, and whose ports may want tokens, as a directory.",
+            ),
+            key(
+                "require",
+                NONE,
+                "Ports that want a token; tables, see below.",
+            ),
+        ],
+    },
+    Table {
+        name: "token.require.NAME",
+        about: "TCP ports of this host that want a token. Of several that are about a port and a source the first in the file decides.",
+        needs: &[
+            ("ports", "[\"8080/tcp\"]"),
+            (
+                "aggregate",
+                "\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"",
+            ),
+        ],
+        keys: &[
+            key("ports", Required, "The ports."),
+            key(
+                "aggregate",
+                Required,
+                "The SHA-256 of the programs that get in, as a whole: aggregate in weir-app-list(1) with --programs, on their host.",
+            ),
+            key(
+                "from",
+                Means("everybody, this host itself too"),
+                "Sources that it is about; others need no token.",
+            ),
+            key(
+                "mode",
+                Is("\"require\""),
+                "\"require\" drops what has no valid token; \"log\" counts it and lets it pass.",
+            ),
+        ],
+    },
+];
+
+const PORTS: &str = "a list of TCP ports such as [\"22/tcp\", \"6000-6010/tcp\"]";
+const PREFIXES: &str =
+    "a list of addresses and networks such as [\"192.0.2.0/24\", \"2001:db8::/32\"]";
+const AGGREGATES: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
+
+/// A checked `[token]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenConfig {
+    /// The directory of keys.
+    pub keys: PathBuf,
+    /// To whom connections are signed.
+    pub sign_to: Vec<Prefix>,
+    /// The directory of the control group; `None`: the root.
+    pub cgroup: Option<PathBuf>,
+    /// The first that is about a port and a source decides.
+    pub requirements: Vec<Requirement>,
+}
+
+/// A checked `[token.require.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// What stands in the place of NAME.
+    pub name: String,
+    /// TCP ports, as ranges with both ends in them.
+    pub ports: Vec<(u16, u16)>,
+    /// Sources that it is about; `None`: all.
+    pub from: Option<Vec<Prefix>>,
+    /// Who gets in.
+    pub aggregates: Vec<Digest>,
+    /// Who does not is dropped, and not only counted.
+    pub drops: bool,
+}
+
+/// Reads `[token]`. `app`: the control group of `[app]`, if there is one, and whether that
+/// is the root.
+pub fn read(
+    root: &mut Section<'_, '_>,
+    app: Option<Option<&Path>>,
+    warnings: &mut Vec<String>,
+) -> Option<TokenConfig> {
+    let mut section = root.section("token")?;
+    let line = section.line();
+    let keys = path(&mut section, "keys", DEFAULT_KEYS);
+    let sign_line = section.line_of("sign_to").unwrap_or(line);
+    let sign_to = prefixes(&mut section, "sign_to").unwrap_or_default();
+    let cgroup_line = section.line_of("cgroup").unwrap_or(line);
+    let own_cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
+    if !sign_to.is_empty() && app.is_none() {
+        section.error(
+            sign_line,
+            "sign_to in [token]: without [app] no program is known that could sign; allowed: an [app] beside it, or no sign_to",
+        );
+    }
+    if let (Some(own), Some(of_app)) = (&own_cgroup, app)
+        && !sign_to.is_empty()
+        && of_app.is_some_and(|of_app| of_app != own)
+    {
+        section.error(
+            cgroup_line,
+            "cgroup in [token] is another one than that of [app], which says who signs; allowed: the same one, or none",
+        );
+    }
+    let mut requirements = Vec::new();
+    let mut tags = BTreeMap::<[u8; 4], Digest>::new();
+    for (name, mut table) in section.named_sections("require") {
+        let line = table.line();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+            table.error(
+                line,
+                format!(
+                    "requirement name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"
+                ),
+            );
+        }
+        let mistakes = table.mistakes();
+        let requirement = requirement(&name, &mut table);
+        for digest in &requirement.aggregates {
+            let tag = *digest.0.first_chunk().expect("it has 32 bytes");
+            if let Some(other) = tags.insert(tag, *digest).filter(|other| other != digest) {
+                table.error(
+                    line,
+                    format!(
+                        "aggregate in [token.require.{name}]: {digest} and {other} begin alike, and a token has these digits only; allowed: one of them"
+                    ),
+                );
+            }
+        }
+        let is_right = table.mistakes() == mistakes;
+        table.finish();
+        if is_right {
+            requirements.push(requirement);
+        }
+    }
+    if requirements.len() > MAX_REQUIREMENTS {
+        section.error(
+            line,
+            format!(
+                "[token] has {} requirements; allowed: at most {MAX_REQUIREMENTS}",
+                requirements.len()
+            ),
+        );
+    }
+    if sign_to.is_empty() && requirements.is_empty() {
+        warnings.push(format!(
+            "{}: [token] signs nothing and requires nothing",
+            section.place(line)
+        ));
+    }
+    section.finish();
+    Some(TokenConfig {
+        keys,
+        sign_to,
+        cgroup: own_cgroup.or_else(|| app.flatten().map(Path::to_owned)),
+        requirements,
+    })
+}
+
+fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
+    let line = table.line();
+    let of = format!("[token.require.{name}]");
+    let mut ports = Vec::new();
+    match table.list("ports", PORTS) {
+        None if table.mistakes() == 0 || !table.has("ports") => {
+            table.error(line, format!("ports is missing in {of}; allowed: {PORTS}"))
+        }
+        None => {}
+        Some(list) => {
+            if list.value.is_empty() {
+                table.error(
+                    list.line,
+                    format!("ports in {of} is empty; allowed: {PORTS}"),
+                );
+            }
+            for At { value, line } in &list.value {
+                let parsed = value.parse::<weir_core::PortSet>().ok();
+                let ranges = parsed.as_ref().filter(|set| !set.is_all());
+                let ranges = ranges.map(|set| set.ranges()).unwrap_or_default();
+                let is_tcp = |range: &weir_core::PortRange| range.protocol == Protocol::Tcp;
+                if ranges.is_empty() || !ranges.iter().all(is_tcp) {
+                    let value: String = value.chars().take(64).collect();
+                    table.error(
+                        *line,
+                        format!("ports in {of}: {value:?} is no TCP port, and tokens are of TCP; allowed: {PORTS}"),
+                    );
+                }
+                ports.extend(ranges.iter().map(|range| (range.low, range.high)));
+            }
+        }
+    }
+    let mut aggregates = Vec::new();
+    let had_aggregate = table.has("aggregate");
+    let typed = match table.word_or_list("aggregate", AGGREGATES) {
+        None => Vec::new(),
+        Some(Ok(word)) => vec![word],
+        Some(Err(list)) => list.value,
+    };
+    for At { value, line } in &typed {
+        match value.parse::<Digest>() {
+            Ok(digest) => aggregates.push(digest),
+            Err(error) => table.error(
+                *line,
+                format!("aggregate in {of}: {error}; allowed: {AGGREGATES}"),
+            ),
+        }
+    }
+    if typed.is_empty() && !had_aggregate {
+        table.error(
+            line,
+            format!("aggregate is missing in {of}: nobody would get in; allowed: {AGGREGATES}"),
+        );
+    }
+    if aggregates.len() > MAX_AGGREGATES {
+        table.error(
+            line,
+            format!(
+                "aggregate in {of} has {} digests; allowed: at most {MAX_AGGREGATES}",
+                aggregates.len()
+            ),
+        );
+    }
+    let from = prefixes(table, "from");
+    let modes = [("require", true), ("log", false)];
+    let drops = table.choice("mode", &modes).is_none_or(|at| at.value);
+    Requirement {
+        name: name.to_owned(),
+        ports,
+        from,
+        aggregates,
+        drops,
+    }
+}
+
+fn prefixes(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Prefix>> {
+    let line = section.line_of(key)?;
+    let prefixes = section.parsed_list::<Prefix>(key, PREFIXES)?;
+    if prefixes.is_empty() || prefixes.len() > MAX_PREFIXES {
+        section.error(
+            line,
+            format!(
+                "{key} has {} networks; allowed: 1 to {MAX_PREFIXES}",
+                prefixes.len()
+            ),
+        );
+    }
+    Some(prefixes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A token as it stands in a SYN: a TCP option.
+
+use crate::KeyId;
+
+/// The first version; another one is refused.
+pub const VERSION: u8 = 1;
+/// The kind of the TCP option: one for experiments (RFC 4727) ...
+pub const KIND: u8 = 254;
+/// ... that is told from others by this (RFC 6994).
+pub const EXID: u16 = 0x7765;
+/// Its length: beside the options of Linux's SYN (MSS, SACK, time stamps, window scale)
+/// there is just this room.
+pub const OPTION_BYTES: usize = 20;
+
+/// The end of options, and padding between them.
+const END: u8 = 0;
+const NO_OPERATION: u8 = 1;
+
+/// What an option says, not whether it is true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenOption {
+    /// See [`VERSION`].
+    pub version: u8,
+    /// The id of the secret.
+    pub key_id: u8,
+    /// The lower half of the epoch's number.
+    pub epoch: u16,
+    /// The first bytes of the aggregate: who it claims to be.
+    pub tag: [u8; 4],
+    /// See [`crate::Statement::mac`].
+    pub mac: [u8; 8],
+}
+
+/// Options of a segment that contradict themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// An option is longer than what is left, or shorter than its own head.
+    #[error("the length of a TCP option is wrong")]
+    Length,
+    /// A token has another length.
+    #[error("a token has another length than {OPTION_BYTES} bytes")]
+    TokenLength,
+    /// There are several.
+    #[error("there are several tokens")]
+    Several,
+}
+
+impl TokenOption {
+    /// As it stands in the SYN.
+    pub fn bytes(&self) -> [u8; OPTION_BYTES] {
+        let mut bytes = [0; OPTION_BYTES];
+        bytes[0] = KIND;
+        bytes[1] = OPTION_BYTES as u8;
+        bytes[2..4].copy_from_slice(&EXID.to_be_bytes());
+        bytes[4] = self.version;
+        bytes[5] = self.key_id;
+        bytes[6..8].copy_from_slice(&self.epoch.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.tag);
+        bytes[12..].copy_from_slice(&self.mac);
+        bytes
+    }
+
+    fn of(bytes: &[u8; OPTION_BYTES]) -> Self {
+        let part = |at: usize| bytes[at..].first_chunk().copied();
+        Self {
+            version: bytes[4],
+            key_id: bytes[5],
+            epoch: u16::from_be_bytes([bytes[6], bytes[7]]),
+            tag: part(8).expect("twelve bytes follow"),
+            mac: *bytes.last_chunk().expect("there are twenty"),
+        }
+    }
+
+    /// The secret that it names; `None`: 0 is none.
+    pub fn key(&self) -> Option<KeyId> {
+        KeyId::new(self.key_id)
+    }
+}
+
+/// The token among the options of a segment; `None`: there is none.
+///
+/// # Errors
+/// They contradict themselves, before the end that they have.
+pub fn find(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
+    let mut found = None;
+    while let [kind, rest @ ..] = options {
+        match *kind {
+            END => break,
+            NO_OPERATION => {
+                options = rest;
+                continue;
+            }
+            _ => {}
+        }
+        let length = usize::from(*rest.first().ok_or(OptionError::Length)?);
+        if length < 2 || length > options.len() {
+            return Err(OptionError::Length);
+        }
+        let (option, rest) = options.split_at(length);
+        if option.len() >= 4 && option[0] == KIND && option[2..4] == EXID.to_be_bytes() {
+            if found.is_some() {
+                return Err(OptionError::Several);
+            }
+            let bytes = option.try_into().map_err(|_| OptionError::TokenLength)?;
+            found = Some(TokenOption::of(bytes));
+        }
+        options = rest;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: TokenOption = TokenOption {
+        version: 1,
+        key_id: 3,
+        epoch: 0x1234,
+        tag: *b"tag!",
+        mac: *b"mac-mac!",
+    };
+    /// MSS, SACK, time stamps, padding and window scale, as Linux has them.
+    const LINUX: [u8; 20] = [
+        2, 4, 5, 180, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7,
+    ];
+
+    #[test]
+    fn a_token_is_found_behind_other_options() {
+        assert_eq!(find(&[LINUX, TOKEN.bytes()].concat()), Ok(Some(TOKEN)));
+        assert_eq!(find(&TOKEN.bytes()), Ok(Some(TOKEN)));
+        assert_eq!(find(&LINUX), Ok(None));
+        assert_eq!(find(&[]), Ok(None));
+        // Behind the end there is nothing.
+        assert_eq!(find(&[&[0][..], &TOKEN.bytes()].concat()), Ok(None));
+        let mut other = TOKEN.bytes();
+        other[3] ^= 1;
+        assert_eq!(find(&other), Ok(None));
+        assert_eq!(TOKEN.key(), KeyId::new(3));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_no_token() {
+        let whole = TOKEN.bytes();
+        for length in 1..whole.len() {
+            assert_eq!(find(&whole[..length]), Err(OptionError::Length), "{length}");
+        }
+        assert_eq!(find(&[whole, whole].concat()), Err(OptionError::Several));
+        let mut shorter = whole;
+        shorter[1] = 19;
+        assert_eq!(find(&shorter), Err(OptionError::TokenLength));
+        assert_eq!(find(&[2, 1]), Err(OptionError::Length));
+        assert_eq!(find(&[2, 0, 0, 0]), Err(OptionError::Length));
+        assert_eq!(find(&[1, 1, 1, 5]), Err(OptionError::Length));
+    }
+}

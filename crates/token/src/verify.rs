@@ -1,0 +1,180 @@
+//! Does a packet prove which program began its connection? The reference that the
+//! program in the kernel (`bpf/token/verify.h`) is held against.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use weir_identity::Digest;
+
+use crate::{EPOCH_SLACK, KeyId, Secret, Statement, TokenOption, VERSION, epoch_near, find};
+
+/// IPv6 headers before TCP's that are gone through.
+const CHAIN: usize = 6;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// Why a SYN proves nothing, in the order in which it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Refusal {
+    /// It has no token.
+    Missing,
+    /// Its options contradict themselves, or it has no whole TCP header.
+    Malformed,
+    /// A version that is not known.
+    OtherVersion,
+    /// A key that is not there, or is retired.
+    UnknownKey,
+    /// Of another time: a replay, or clocks that differ.
+    OtherEpoch,
+    /// Of nobody whose token is wanted.
+    NotNamed,
+    /// Forged, or of another connection.
+    WrongMac,
+}
+
+impl Refusal {
+    /// Its word in status and metrics, which is that of the kernel's outcome.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::OtherVersion => "other-version",
+            Self::UnknownKey => "unknown-key",
+            Self::OtherEpoch => "other-epoch",
+            Self::NotNamed => "not-named",
+            Self::WrongMac => "wrong-mac",
+        }
+    }
+}
+
+/// A TCP segment as far as it counts here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment<'p> {
+    /// Who sends it.
+    pub source: (IpAddr, u16),
+    /// Whom it is for.
+    pub dest: (IpAddr, u16),
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Of the fourteenth byte.
+    pub flags: u8,
+    /// What stands between its header and its data; `None`: the header says less than it
+    /// has, or more than there is.
+    pub options: Option<&'p [u8]>,
+}
+
+impl<'p> Segment<'p> {
+    /// Of an IP packet; `None`: it is none, a part of one, or behind headers that are not
+    /// gone through.
+    pub fn read(packet: &'p [u8]) -> Option<Self> {
+        let (source, dest, protocol, transport): (IpAddr, IpAddr, u8, &[u8]);
+        match packet.first()? >> 4 {
+            4 => {
+                let head: &[u8; 20] = packet.first_chunk()?;
+                let part = |at: usize| head[at..].first_chunk::<4>().copied();
+                // Another part than the first one, or one of several.
+                if u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0 {
+                    return None;
+                }
+                source = Ipv4Addr::from(part(12)?).into();
+                dest = Ipv4Addr::from(part(16)?).into();
+                protocol = head[9];
+                transport = packet.get(usize::from(head[0] & 15) * 4..)?;
+            }
+            6 => {
+                let (head, mut rest): (&[u8; 40], _) = packet.split_first_chunk()?;
+                let part = |at: usize| head[at..].first_chunk::<16>().copied();
+                source = Ipv6Addr::from(part(8)?).into();
+                dest = Ipv6Addr::from(part(24)?).into();
+                let mut next = head[6];
+                for _ in 0..CHAIN {
+                    // Hop-by-hop options, routing, destination options.
+                    if !matches!(next, 0 | 43 | 60) {
+                        break;
+                    }
+                    let [after, length, ..] = rest else {
+                        return None;
+                    };
+                    next = *after;
+                    rest = rest.get((usize::from(*length) + 1) * 8..)?;
+                }
+                (protocol, transport) = (next, rest);
+            }
+            _ => return None,
+        }
+        let head: &[u8; 20] = transport.first_chunk()?;
+        if protocol != 6 {
+            return None;
+        }
+        let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let length = usize::from(head[12] >> 4) * 4;
+        Some(Self {
+            source: (source, port(0)),
+            dest: (dest, port(2)),
+            sequence: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+            flags: head[13],
+            options: transport.get(20..length),
+        })
+    }
+
+    /// Does it begin a connection?
+    pub fn is_syn(&self) -> bool {
+        self.flags & (SYN | ACK) == SYN
+    }
+}
+
+/// What a verifier knows.
+#[derive(Debug, Clone, Default)]
+pub struct Verifier<'k> {
+    /// The secrets that are accepted.
+    pub keys: Vec<(KeyId, &'k Secret)>,
+    /// Whose tokens are wanted; the first one of those that a tag means.
+    pub identities: Vec<Digest>,
+}
+
+impl Verifier<'_> {
+    /// Whose connection the SYN of an IP packet begins, in this epoch.
+    ///
+    /// # Errors
+    /// It proves nothing, for this reason.
+    pub fn verify(&self, packet: &[u8], epoch: u64) -> Result<Digest, Refusal> {
+        let segment = Segment::read(packet).ok_or(Refusal::Malformed)?;
+        self.verify_segment(&segment, epoch)
+    }
+
+    /// The same of a segment.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn verify_segment(&self, segment: &Segment<'_>, epoch: u64) -> Result<Digest, Refusal> {
+        let options = segment.options.ok_or(Refusal::Malformed)?;
+        let option = find(options).map_err(|_| Refusal::Malformed)?;
+        let option: TokenOption = option.ok_or(Refusal::Missing)?;
+        if option.version != VERSION {
+            return Err(Refusal::OtherVersion);
+        }
+        let known = |id: KeyId| self.keys.iter().find(|(known, _)| *known == id);
+        let key = option.key().and_then(known);
+        let (key_id, secret) = key.ok_or(Refusal::UnknownKey)?;
+        let (epoch, ahead) = epoch_near(epoch, option.epoch);
+        if u64::from(ahead.unsigned_abs()) > EPOCH_SLACK {
+            return Err(Refusal::OtherEpoch);
+        }
+        let is_claimed = |identity: &&Digest| identity.0[..4] == option.tag;
+        let identity = self.identities.iter().find(is_claimed);
+        let identity = identity.ok_or(Refusal::NotNamed)?;
+        let statement = Statement {
+            key_id: *key_id,
+            epoch,
+            source: segment.source,
+            dest: segment.dest,
+            isn: segment.sequence,
+        };
+        match statement.mac(&secret.identity_key(*key_id, identity)) == option.mac {
+            true => Ok(*identity),
+            false => Err(Refusal::WrongMac),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! What anybody on the network sends to a port that wants a token, and files of keys.
+#![no_main]
+
+use std::net::IpAddr;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use weir_identity::Digest;
+use weir_token::{
+    KeyId, Secret, Statement, TokenOption, VERSION, find,
+    key_file::Key,
+    verify::{Segment, Verifier},
+};
+
+const EPOCH: u64 = 27_800_000;
+
+#[derive(Debug, Arbitrary)]
+struct Input {
+    packet: Vec<u8>,
+    options: Vec<u8>,
+    key_file: String,
+    source: [u8; 4],
+    ports: [u16; 2],
+    isn: u32,
+}
+
+fuzz_target!(|input: Input| {
+    let secret = Secret::new([3; 32]);
+    let id = KeyId::MIN;
+    let identity = Digest([7; 32]);
+    let verifier = Verifier {
+        keys: vec![(id, &secret)],
+        identities: vec![identity],
+    };
+    // Nobody without the key gets in.
+    assert!(verifier.verify(&input.packet, EPOCH).is_err());
+    if let Ok(Some(option)) = find(&input.options) {
+        assert_eq!(find(&option.bytes()), Ok(Some(option)));
+    }
+    // Behind whatever options that leave it room, a right one does, once.
+    let statement = Statement {
+        key_id: id,
+        epoch: EPOCH,
+        source: (IpAddr::from(input.source), input.ports[0]),
+        dest: (IpAddr::from([192, 0, 2, 1]), input.ports[1]),
+        isn: input.isn,
+    };
+    let token = TokenOption {
+        version: VERSION,
+        key_id: id.number(),
+        epoch: EPOCH as u16,
+        tag: [7; 4],
+        mac: statement.mac(&secret.identity_key(id, &identity)),
+    };
+    let is_free = matches!(find(&input.options), Ok(None)) && !input.options.contains(&0);
+    let options = [&input.options[..], &token.bytes()].concat();
+    let segment = Segment {
+        source: statement.source,
+        dest: statement.dest,
+        sequence: input.isn,
+        flags: 2,
+        options: Some(&options),
+    };
+    if is_free {
+        assert_eq!(verifier.verify_segment(&segment, EPOCH), Ok(identity));
+    }
+    let again = verifier.verify_segment(&segment, EPOCH + 2);
+    assert!(again.is_err());
+    if let Ok(key) = Key::parse(&input.key_file) {
+        assert_eq!(Key::parse(&key.text()), Ok(key));
+    }
+});

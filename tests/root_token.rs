@@ -1,0 +1,671 @@
+//! Tokens between hosts: curl on one proves to another what it is, which lets it to a port
+//! where nobody else gets in. Each host is a network namespace with a control group, a
+//! daemon and keys of its own; nginx serves, curl and python3 ask, by IPv4 and IPv6.
+
+mod common;
+#[path = "root_token/frames.rs"]
+mod frames;
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{skipped, soon};
+use frames::Syn;
+use plain::Plain;
+use serde_json::Value;
+use weir_bpf::identity::{CgroupAt, detach, missing};
+use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
+use weir_token::{EXID, KeyId, TokenOption, epoch_at, key_file::Key};
+
+const PROGRAMS: [&str; 4] = ["curl", "/usr/bin/python3", "/usr/sbin/nginx", "ip"];
+/// Of the host that serves.
+const SERVER: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+/// The port of nginx that wants a token.
+const PORT: u16 = 8080;
+/// The port of nginx that wants none.
+const OPEN: u16 = 8081;
+
+/// A namespace with a control group of its own and a daemon.
+struct Host {
+    weir: Plain,
+    cgroup: PathBuf,
+    instance: String,
+    space: Namespace,
+}
+
+impl Host {
+    fn new(space: Namespace, name: &str) -> Self {
+        let instance = format!("wt-{name}-{}", std::process::id());
+        let cgroup = CgroupAt::mount_point().unwrap().join(&instance);
+        fs::create_dir(&cgroup).unwrap();
+        Self {
+            weir: Plain::new(),
+            cgroup,
+            instance,
+            space,
+        }
+    }
+
+    fn configure(&self, text: &str) {
+        let text = text.replace("{cgroup}", &self.cgroup.display().to_string());
+        self.weir
+            .configure_only(&format!("instance = \"{}\"\n{text}", self.instance));
+    }
+
+    /// The words that run a program in the control group.
+    fn entered(&self, words: &[&str]) -> Vec<String> {
+        let enter = format!(
+            "echo 0 > {}/cgroup.procs && exec \"$@\"",
+            self.cgroup.display()
+        );
+        let head = ["-c".to_owned(), enter, "sh".to_owned()];
+        let words = words.iter().map(|word| (*word).to_owned());
+        head.into_iter().chain(words).collect()
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.space.output("sh", &self.entered(words)).unwrap()
+    }
+
+    fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = Command::new("sh");
+        command
+            .args(self.entered(words))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.space.spawn(command).unwrap()
+    }
+
+    /// What curl says of the server: `200`, or `000`.
+    fn curl(&self, address: &str, port: u16) -> String {
+        let done = self.run(&curl(&url(address, port)));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    fn python(&self, script: &str, args: &[&str]) -> String {
+        let done = self.run(&[&["/usr/bin/python3", "-c", script], args].concat());
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+    }
+
+    /// What python3 says when it connects.
+    fn connects(&self, address: &str, port: u16) -> String {
+        let told = self.python(CONNECT, &[address, &port.to_string()]);
+        told.trim().to_owned()
+    }
+
+    fn token(&self) -> Value {
+        self.weir.json(&["status"])["token"].clone()
+    }
+
+    /// How often a packet to the port that wants tokens had this outcome.
+    fn outcome(&self, name: &str) -> u64 {
+        let token = self.token();
+        let count = token["requirements"][0]["outcomes"][name].as_u64();
+        count.unwrap_or_else(|| panic!("no {name} in {token}"))
+    }
+
+    fn signing(&self, name: &str) -> u64 {
+        self.token()["signing"][name].as_u64().unwrap()
+    }
+
+    /// The aggregate of a program that is known here.
+    fn aggregate(&self, exe: &str) -> Option<String> {
+        let programs = self.weir.json(&["app", "list", "--programs"]);
+        let mut programs = programs.as_array().unwrap().iter();
+        let found = programs.find(|program| {
+            let path = program["exe"]["path"].as_str();
+            path.is_some_and(|path| path.contains(exe))
+        })?;
+        Some(found["aggregate"].as_str()?.to_owned())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.weir.end_if_running();
+        let root = Path::new("/sys/fs/bpf/weir");
+        let _ = weir_bpf::token::detach(root, &self.instance);
+        let _ = detach(root, &self.instance);
+        let _ = fs::remove_dir(root.join(&self.instance));
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn url(address: &str, port: u16) -> String {
+    match address.contains(':') {
+        true => format!("http://[{address}]:{port}/"),
+        false => format!("http://{address}:{port}/"),
+    }
+}
+
+fn curl(url: &str) -> Vec<&str> {
+    let words = "curl -sS -o /dev/null -w %{http_code} --max-time 6";
+    words.split(' ').chain([url]).collect()
+}
+
+const CONNECT: &str = "
+import socket, sys
+try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('connected')
+except OSError as e: print(type(e).__name__)
+";
+
+/// A connection that sends a half request, changes, and sends the other half.
+const CHANGE: &str = "
+import os, socket, sys
+address, port, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+for n in range(5):
+    try: c = socket.create_connection((address, port), 4); break
+    except OSError: pass
+else: sys.exit('never connected')
+c.send(b'GET / HTTP/1.0\\r\\n')
+if mode == 'library': import ctypes
+end = b'\\r\\n'
+if mode == 'child':
+    os.set_inheritable(c.fileno(), True)
+    os.spawnv(os.P_WAIT, '/bin/sh', ['sh', '-c', 'printf \"\\\\r\\\\n\" >&%d' % c.fileno()])
+else: c.send(end)
+c.settimeout(2)
+try: print('answer' if c.recv(100).startswith(b'HTTP/1.1 200') else 'end')
+except TimeoutError: print('silence')
+";
+
+/// Two hosts with daemons, and a third one without.
+struct Lab {
+    client: Host,
+    server: Host,
+    other: Namespace,
+    /// Ends of the client, the server, the other one: their devices are `eth0`.
+    veths: Vec<Veth>,
+    _nginx: Child,
+    _files: tempfile::TempDir,
+    _net: Net,
+}
+
+impl Lab {
+    /// None: what it takes is not here.
+    fn new(name: &str) -> Option<Self> {
+        if skipped(&PROGRAMS) {
+            return None;
+        }
+        let missing = missing();
+        if !missing.is_empty() {
+            eprintln!(
+                "skipped: this kernel lacks {} (probe: its BTF)",
+                missing.join(", ")
+            );
+            return None;
+        }
+        if CgroupAt::mount_point().is_none() {
+            eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
+            return None;
+        }
+        let net = Net::new().unwrap();
+        let switch = net.namespace("switch").unwrap();
+        switch
+            .ip(&[
+                "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
+                "link set br0 up".into(),
+            ])
+            .unwrap();
+        let mut veths = Vec::new();
+        let spaces = ["client", "server", "other"].map(|name| {
+            let space = net.namespace(name).unwrap();
+            space.run("ip", &["link", "set", "lo", "up"]).unwrap();
+            let number = veths.len() + 1;
+            let addresses = [
+                format!("192.0.2.{number}/24"),
+                format!("2001:db8::{number}/64"),
+            ];
+            let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[]).unwrap();
+            veths.push(net.veth(&space, "eth0", &switch, name, opts).unwrap());
+            switch.ip(&[format!("link set {name} master br0")]).unwrap();
+            space
+        });
+        let [client, server, other] = spaces;
+        let server = Host::new(server, &format!("{name}-s"));
+        let files = tempfile::tempdir().unwrap();
+        let dir = files.path().display().to_string();
+        fs::create_dir(files.path().join("www")).unwrap();
+        fs::write(files.path().join("www/index.html"), vec![b'x'; 200_000]).unwrap();
+        let conf = files.path().join("nginx.conf");
+        fs::write(
+            &conf,
+            format!(
+                "daemon off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
+                 http {{ access_log off; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
+                 listen {OPEN}; listen [::]:{OPEN} ipv6only=on; root {dir}/www; }} }}"
+            ),
+        )
+        .unwrap();
+        let nginx = server.spawn(&["/usr/sbin/nginx", "-c", conf.to_str().unwrap()]);
+        let client = Host::new(client, &format!("{name}-c"));
+        let lab = Self {
+            client,
+            server,
+            other,
+            veths,
+            _nginx: nginx,
+            _files: files,
+            _net: net,
+        };
+        lab.client
+            .weir
+            .done(&["token", "key", "new", "--keys", &lab.keys(&lab.client)]);
+        Some(lab)
+    }
+
+    fn keys(&self, host: &Host) -> String {
+        host.weir.path("keys").display().to_string()
+    }
+
+    /// Gives the server the keys that the client has.
+    fn copy_keys(&self) {
+        let (from, to) = (self.keys(&self.client), self.keys(&self.server));
+        let _ = fs::remove_dir_all(&to);
+        let done = Command::new("cp")
+            .args(["-a", &from, &to])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    }
+
+    /// The client signs; programs that are not known yet wait until they are.
+    fn start_client(&mut self, app: &str) {
+        self.client.configure(&format!(
+            "[app]\ncgroup = \"{{cgroup}}\"\n{app}\n[token]\nkeys = \"{{dir}}/keys\"\nsign_to = [\"192.0.2.2\", \"2001:db8::/64\"]\n"
+        ));
+        self.client.weir.start();
+    }
+
+    /// The server wants tokens of these.
+    fn start_server(&mut self, aggregate: &str) {
+        self.copy_keys();
+        self.configure_server(aggregate, "");
+        self.server.weir.start();
+    }
+
+    fn configure_server(&self, aggregate: &str, more: &str) {
+        self.server.configure(&format!(
+            "[token]\nkeys = \"{{dir}}/keys\"\ncgroup = \"{{cgroup}}\"\n[token.require.web]\nports = [\"{PORT}/tcp\"]\naggregate = \"{aggregate}\"\n{more}"
+        ));
+    }
+
+    /// curl's aggregate, once it is known.
+    fn aggregate_of_curl(&self) -> String {
+        soon("curl to be known", || {
+            self.client.curl(SERVER[0], OPEN);
+            self.client.aggregate("/curl")
+        })
+    }
+}
+
+/// Of programs that may talk to anybody, of which each is known before it does.
+const CURL_AND_PYTHON: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n";
+
+#[test]
+fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
+    let Some(mut lab) = Lab::new("first") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let curl = lab.aggregate_of_curl();
+    lab.start_server(&curl);
+    let (client, server) = (&lab.client, &lab.server);
+    for address in SERVER {
+        soon("curl to get in", || {
+            (client.curl(address, PORT) == "200").then_some(())
+        });
+        assert_eq!(client.curl(address, PORT), "200");
+        soon("python to be known", || {
+            (client.connects(address, OPEN) == "connected").then_some(())
+        });
+        // It signs as well, as what it is.
+        let (refused, signed) = (server.outcome("not-named"), client.signing("signed"));
+        assert_eq!(client.connects(address, PORT), "TimeoutError");
+        assert!(
+            server.outcome("not-named") > refused,
+            "{} {} {}",
+            server.token(),
+            client.token(),
+            client.weir.json(&["app", "list", "--programs"])
+        );
+        assert!(client.signing("signed") > signed);
+        // Who has no weir has no token: on another host, and on the server itself.
+        let missing = server.outcome("missing");
+        let url = url(address, PORT);
+        for space in [&lab.other, &server.space] {
+            let words = ["--max-time", "2", "-s", url.as_str()];
+            assert_eq!(
+                space.output("curl", &words).unwrap().status.code(),
+                Some(28)
+            );
+        }
+        assert!(server.outcome("missing") >= missing + 2);
+        assert_eq!(
+            lab.other
+                .output("curl", &["-s", &self::url(address, OPEN)])
+                .unwrap()
+                .status
+                .code(),
+            Some(0)
+        );
+    }
+    assert!(server.outcome("valid") >= 4 && server.outcome("proven") >= 4);
+    assert!(server.token()["requirements"][0]["dropped"].as_u64() > Some(4));
+    let shown = server.weir.done(&["status"]);
+    assert!(shown.contains("web 8080/tcp: "), "{shown}");
+
+    // No secret is anywhere but in its file.
+    let file = fs::read_to_string(client.weir.path("keys/1.key")).unwrap();
+    let (_, secret) = file.split_once("secret = \"").unwrap();
+    let secret = &secret[..64];
+    for host in [client, server] {
+        let list = host.weir.done(&["token", "key", "list"]);
+        assert!(list.contains("signs"), "{list}");
+        let metrics = host.weir.done(&["metrics"]);
+        assert!(metrics.contains("weir_token_"), "{metrics}");
+        let status = host.weir.json(&["status"]).to_string();
+        for text in [&list, &metrics, &status, &host.weir.said()] {
+            assert!(!text.contains(&secret[..16]), "{text}");
+        }
+    }
+
+    // Without daemons.
+    lab.client.weir.end("KILL");
+    lab.server.weir.end("KILL");
+    for address in SERVER {
+        assert_eq!(lab.client.curl(address, PORT), "200");
+        assert_eq!(lab.client.connects(address, PORT), "TimeoutError");
+        assert_eq!(lab.client.connects(address, OPEN), "connected");
+    }
+    lab.client.weir.start();
+    lab.server.weir.start();
+    for address in SERVER {
+        soon("curl after the restart", || {
+            (lab.client.curl(address, PORT) == "200").then_some(())
+        });
+        assert_eq!(lab.client.connects(address, PORT), "TimeoutError");
+    }
+    // Without the section everything is as it was before weir.
+    lab.server.configure("");
+    lab.server.weir.done(&["reload"]);
+    assert_eq!(lab.client.connects(SERVER[0], PORT), "connected");
+}
+
+#[test]
+fn root_what_holds_a_signed_connection_stays_what_signed() {
+    let Some(mut lab) = Lab::new("change") else {
+        return;
+    };
+    lab.start_client(&CURL_AND_PYTHON.replace("default = \"drop\"", "default = \"allow\""));
+    let client = &lab.client;
+    let python = soon("python to be known", || {
+        client.python(CHANGE, &[SERVER[0], &OPEN.to_string(), "same"]);
+        client.aggregate("python3")
+    });
+    lab.start_server(&python);
+    let client = &lab.client;
+    soon("python to get in", || {
+        (client.connects(SERVER[0], PORT) == "connected").then_some(())
+    });
+    for address in SERVER {
+        for (mode, told) in [
+            ("same", "answer"),
+            ("library", "silence"),
+            ("child", "silence"),
+        ] {
+            let (changed, port) = (client.signing("changed"), PORT.to_string());
+            let said = client.python(CHANGE, &[address, &port, mode]);
+            assert_eq!(said.trim(), told, "{mode} to {address}");
+            assert_eq!(
+                client.signing("changed") > changed,
+                mode != "same",
+                "{mode}"
+            );
+        }
+    }
+}
+
+#[test]
+fn root_tokens_of_others_are_refused_and_counted_by_reason() {
+    let Some(mut lab) = Lab::new("replay") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let curl = lab.aggregate_of_curl();
+    lab.start_server(&curl);
+    let server = &lab.server;
+    let key = fs::read_to_string(lab.client.weir.path("keys/1.key")).unwrap();
+    let key = Key::parse(&key).unwrap();
+    let (id, secret) = (key.id, key.secret().unwrap());
+    let identity = curl.parse().unwrap();
+    let identity_key = secret.identity_key(id, &identity);
+    let now = || {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        epoch_at(since.as_secs())
+    };
+    for (n, server_address) in SERVER.into_iter().enumerate() {
+        let to: IpAddr = server_address.parse().unwrap();
+        let sources: [[IpAddr; 2]; 2] = [
+            ["192.0.2.1".parse().unwrap(), "192.0.2.3".parse().unwrap()],
+            [
+                "2001:db8::1".parse().unwrap(),
+                "2001:db8::3".parse().unwrap(),
+            ],
+        ];
+        let [client, other] = sources[n];
+        let macs = (lab.veths[2].mac(Side::A), lab.veths[1].mac(Side::A));
+
+        // What curl sends is taken from the wire: it is good once, from there.
+        let capture = frames::Capture::begin(&server.space, PORT);
+        soon("curl to get in", || {
+            (lab.client.curl(server_address, PORT) == "200").then_some(())
+        });
+        let captured = Syn::read(&capture.end());
+        assert_eq!(captured.source, (client, captured.source.1));
+        let refused = |name: &str, syn: &Syn, macs| {
+            let before = server.outcome(name);
+            frames::send(&lab.other, &syn.frame(macs));
+            soon(name, || (server.outcome(name) > before).then_some(()));
+        };
+        let valid = server.outcome("valid");
+        refused("replayed", &captured, macs);
+        refused(
+            "wrong-mac",
+            &Syn {
+                source: (other, captured.source.1),
+                ..captured.clone()
+            },
+            macs,
+        );
+        refused(
+            "wrong-mac",
+            &Syn {
+                source: (client, captured.source.1 ^ 1),
+                ..captured.clone()
+            },
+            macs,
+        );
+        refused(
+            "wrong-mac",
+            &Syn {
+                isn: captured.isn ^ 1,
+                ..captured.clone()
+            },
+            macs,
+        );
+
+        // Made with the key: good as it is, and refused for each thing that is wrong.
+        let made = Syn {
+            source: (other, 40_000),
+            dest: (to, PORT),
+            isn: 7,
+            options: Vec::new(),
+        };
+        let signed = |epoch: u64| {
+            let statement = made.statement(id, epoch);
+            TokenOption {
+                version: 1,
+                key_id: id.number(),
+                epoch: epoch as u16,
+                tag: *identity.0.first_chunk().unwrap(),
+                mac: statement.mac(&identity_key),
+            }
+        };
+        let with = |options: &[u8]| Syn {
+            options: options.to_vec(),
+            ..made.clone()
+        };
+        let good = signed(now());
+        assert_eq!(server.outcome("valid"), valid, "a replay was taken");
+        refused("other-epoch", &with(&signed(now() - 3).bytes()), macs);
+        refused("other-epoch", &with(&signed(now() + 3).bytes()), macs);
+        refused("wrong-mac", &with(&signed(now() + 65_536).bytes()), macs);
+        refused(
+            "unknown-key",
+            &with(&TokenOption { key_id: 2, ..good }.bytes()),
+            macs,
+        );
+        refused(
+            "other-version",
+            &with(&TokenOption { version: 2, ..good }.bytes()),
+            macs,
+        );
+        refused(
+            "not-named",
+            &with(
+                &TokenOption {
+                    tag: [9; 4],
+                    ..good
+                }
+                .bytes(),
+            ),
+            macs,
+        );
+        refused(
+            "wrong-mac",
+            &with(
+                &TokenOption {
+                    mac: [9; 8],
+                    ..good
+                }
+                .bytes(),
+            ),
+            macs,
+        );
+        refused("missing", &with(&[]), macs);
+        refused("missing", &with(&[1; 40]), macs);
+        let bytes = good.bytes();
+        refused("malformed", &with(&bytes[..16]), macs);
+        refused("malformed", &with(&[&bytes[..], &bytes[..]].concat()), macs);
+        refused(
+            "malformed",
+            &with(&[254, 8, (EXID >> 8) as u8, EXID as u8, 1, 1, 0, 0]),
+            macs,
+        );
+        refused("malformed", &with(&[254, 0, 0, 0]), macs);
+        assert_eq!(server.outcome("valid"), valid, "a wrong token was taken");
+        let before = server.outcome("valid");
+        frames::send(&lab.other, &with(&bytes).frame(macs));
+        soon("the good one", || {
+            (server.outcome("valid") > before).then_some(())
+        });
+        // A later segment of a flow without a SYN, as a guessed SYN cookie would be.
+        let before = server.outcome("no-flow");
+        let stray = Syn {
+            source: (other, 41_000),
+            ..made.clone()
+        };
+        frames::send(&lab.other, &stray.segment(macs, frames::ACK));
+        soon("no-flow", || {
+            (server.outcome("no-flow") > before).then_some(())
+        });
+    }
+    assert_eq!(KeyId::MIN, id);
+}
+
+#[test]
+fn root_keys_change_without_a_lost_connection() {
+    let Some(mut lab) = Lab::new("rotation") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let curl_aggregate = lab.aggregate_of_curl();
+    lab.start_server(&curl_aggregate);
+    soon("curl to get in", || {
+        (lab.client.curl(SERVER[0], PORT) == "200").then_some(())
+    });
+    // Slow, begun with the first key.
+    let url = url(SERVER[0], PORT);
+    let slow = lab.client.weir.path("slow");
+    let words = [
+        "curl",
+        "-sS",
+        "--limit-rate",
+        "30k",
+        "-o",
+        slow.to_str().unwrap(),
+        &url,
+    ];
+    let mut long = lab.client.spawn(&words);
+    soon("the slow one to begin", || fs::metadata(&slow).ok());
+    let works = |what: &str| {
+        for address in SERVER {
+            assert_eq!(lab.client.curl(address, PORT), "200", "{what}");
+        }
+    };
+    let keys = lab.keys(&lab.client);
+    let far = ["--sign-from", "2100-01-01T00:00:00Z"];
+    lab.client
+        .weir
+        .done(&[&["token", "key", "new", "--keys", &keys][..], &far].concat());
+    let second = fs::read_to_string(lab.client.weir.path("keys/2.key")).unwrap();
+    lab.copy_keys();
+    lab.server.weir.done(&["reload"]);
+    works("accepted by the server");
+    // Now it may sign.
+    let line = "sign_from = \"2100-01-01T00:00:00Z\"\n";
+    fs::write(lab.client.weir.path("keys/2.key"), second.replace(line, "")).unwrap();
+    lab.client.weir.done(&["reload"]);
+    let used = |id: usize| lab.client.token()["keys"][id]["use"].clone();
+    soon("the second key to sign", || {
+        (used(1) == "signs").then_some(())
+    });
+    works("signed with the second key");
+    let server_keys = lab.keys(&lab.server);
+    // As long as the new one does not sign on the server, it is the last there.
+    fs::copy(
+        lab.client.weir.path("keys/2.key"),
+        Path::new(&server_keys).join("2.key"),
+    )
+    .unwrap();
+    lab.server
+        .weir
+        .done(&["token", "key", "retire", "1", "--keys", &server_keys]);
+    lab.server.weir.done(&["reload"]);
+    works("with the first key retired");
+    // Who has it still gets nowhere.
+    let unknown = lab.server.outcome("unknown-key");
+    lab.client
+        .weir
+        .done(&["token", "key", "retire", "2", "--keys", &keys]);
+    lab.client.weir.done(&["reload"]);
+    assert_eq!(lab.client.curl(SERVER[0], PORT), "000");
+    assert!(lab.server.outcome("unknown-key") > unknown);
+    // The slow one has gone on all the time.
+    let ended = long.wait(Duration::from_secs(30)).unwrap();
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    assert_eq!(fs::metadata(&slow).unwrap().len(), 200_000);
+}
