@@ -143,7 +143,7 @@ impl LogEncoding {
             }
             // A character is at an even place, and a newline's other byte is 0.
             match big_endian {
-                true if length % 2 == 0 && last[0] == 0 => return Ok(true),
+                true if length.is_multiple_of(2) && last[0] == 0 => return Ok(true),
                 false if length % 2 == 1 => match input.fill_buf()?.first() {
                     None => return Ok(true),
                     Some(0) => {

@@ -38,7 +38,7 @@ impl Newlines {
         match (self, before) {
             (Self::Byte, [.., last]) => *last == b'\n',
             (Self::Utf16 { .. }, [.., first, second]) => {
-                end % 2 == 0 && self.is_newline([*first, *second])
+                end.is_multiple_of(2) && self.is_newline([*first, *second])
             }
             _ => false,
         }
