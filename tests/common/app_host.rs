@@ -157,7 +157,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its next line.
+    /// The next line that the program prints.
     pub fn line(&mut self) -> String {
         let line = self.lines.next();
         line.unwrap_or_else(|| panic!("{:?} has ended", self.child))

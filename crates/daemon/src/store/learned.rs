@@ -13,9 +13,9 @@ CREATE TABLE IF NOT EXISTS learned (key TEXT PRIMARY KEY, record TEXT NOT NULL) 
 /// A row that is written, or that goes.
 #[derive(Debug, Clone)]
 pub struct LearnedRow {
-    /// Its name among them.
+    /// The row's name in the table.
     pub key: String,
-    /// What is remembered; `None`: nothing any more.
+    /// The text to keep; `None` deletes the row.
     pub record: Option<String>,
 }
 
