@@ -183,12 +183,13 @@ except TimeoutError: print('silence')
 
 /// Two hosts with daemons, and a third one without.
 struct Lab {
+    /// Ends before the control group that it is in.
+    _nginx: Child,
     client: Host,
     server: Host,
     other: Namespace,
     /// Ends of the client, the server, the other one: their devices are `eth0`.
     veths: Vec<Veth>,
-    _nginx: Child,
     _files: tempfile::TempDir,
     _net: Net,
 }
@@ -243,7 +244,7 @@ impl Lab {
         fs::write(
             &conf,
             format!(
-                "daemon off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
+                "daemon off; master_process off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
                  http {{ access_log off; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
                  listen {OPEN}; listen [::]:{OPEN} ipv6only=on; root {dir}/www; }} }}"
             ),
