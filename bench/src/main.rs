@@ -10,6 +10,7 @@ mod fail2ban_lines;
 mod fill;
 mod flood;
 mod hooks;
+mod identity;
 mod lines;
 mod packet;
 mod proxy;
@@ -49,6 +50,12 @@ enum What {
     Delay(delay::DelayArgs),
     /// What dropping a packet costs at each hook of the kernel, and energy.
     Hooks(hooks::HooksArgs),
+    /// What it costs that traffic is judged by program, beside connection
+    /// tracking and a queue to user space.
+    Identity(identity::IdentityArgs),
+    /// The client of `identity`, a process of its own.
+    #[command(hide = true)]
+    IdentityClient(identity::ClientArgs),
     /// The server of `flood`, a process of its own.
     #[command(hide = true)]
     FloodServer(flood::ServerArgs),
@@ -82,6 +89,8 @@ fn main() -> anyhow::Result<()> {
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
         What::Balance(args) => with_root(|| balance::run(&args)),
+        What::Identity(args) => with_root(|| identity::run(&args)),
+        What::IdentityClient(args) => identity::client(&args),
         What::Delay(args) => delay::run(&args),
         What::Hooks(args) => hooks::run(&args),
     }
