@@ -26,7 +26,7 @@ use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
 use weir_token::{EXID, KeyId, TokenOption, epoch_at, key_file::Key};
 
 const PROGRAMS: [&str; 4] = ["curl", "/usr/bin/python3", "/usr/sbin/nginx", "ip"];
-/// Of the host that serves.
+/// The addresses of the host that serves, by family.
 const SERVER: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 /// The port of nginx that wants a token.
 const PORT: u16 = 8080;

@@ -43,7 +43,7 @@ fn octets(addr: IpAddr) -> Vec<u8> {
 }
 
 impl Syn {
-    /// Of a frame without VLAN tags.
+    /// Reads a SYN out of a frame without VLAN tags.
     pub fn read(frame: &[u8]) -> Self {
         let segment = Segment::read(&frame[14..]).expect("a TCP segment");
         assert!(segment.is_syn());
@@ -71,7 +71,7 @@ impl Syn {
         self.segment(macs, SYN)
     }
 
-    /// The same with other flags.
+    /// A frame of this connection with other flags.
     pub fn segment(&self, macs: ([u8; 6], [u8; 6]), flags: u8) -> Vec<u8> {
         let mut options = self.options.clone();
         options.resize(options.len().next_multiple_of(4), 0);

@@ -54,7 +54,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them, by their numbers.
+    /// Every outcome, at the place of its number.
     pub const ALL: [Self; abi::TOKEN_OUTCOMES as usize] = [
         Self::Valid,
         Self::Proven,
@@ -75,7 +75,7 @@ impl Outcome {
         self < Self::Missing
     }
 
-    /// Its word in status and metrics.
+    /// The outcome's word in status and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Valid => "valid",

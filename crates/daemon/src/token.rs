@@ -131,7 +131,7 @@ fn clock_offset() -> u64 {
 }
 
 impl Tokens {
-    /// Nothing is in force before [`Self::apply`].
+    /// Tokens without a policy: nothing is in force before [`Self::apply`].
     pub fn new(place: PinPlace, alerts: Arc<Alerts>, apps: Arc<Apps>) -> Self {
         Self {
             place,

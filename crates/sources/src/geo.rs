@@ -74,7 +74,7 @@ pub enum GeoError {
 /// A database in memory.
 pub struct Database {
     reader: Reader<Vec<u8>>,
-    /// What it is not asked about: these addresses are unknown to it.
+    /// Prefixes that the database is not asked about: their addresses are unknown.
     unknown: Vec<Prefix>,
 }
 

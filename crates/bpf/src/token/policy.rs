@@ -12,7 +12,7 @@ pub struct Requirement {
     pub ports: Vec<(u16, u16)>,
     /// Sources that it is about; `None`: all.
     pub networks: Option<Vec<Prefix>>,
-    /// Whose tokens are good.
+    /// Identities whose tokens open the port.
     pub identities: Vec<IdentityPrefix>,
     /// What has none is dropped, and not only counted.
     pub drops: bool,
@@ -25,7 +25,7 @@ pub struct Claim {
     pub key_id: u8,
     /// The key of SipHash.
     pub key: [u64; 2],
-    /// Who it is.
+    /// The identity whose tokens are made or checked with the key.
     pub identity: IdentityPrefix,
 }
 

@@ -40,7 +40,7 @@ pub enum KeysError {
         /// The owner, mode or size that a key file may have.
         allowed: &'static str,
     },
-    /// Its text is wrong.
+    /// The text of a key file is wrong.
     #[error("{}: {error}", path.display())]
     File {
         /// The key file, or the directory of them.

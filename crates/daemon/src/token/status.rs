@@ -36,11 +36,11 @@ pub struct KeyStatus {
     pub r#use: &'static str,
     /// The same on each host that has the same secret; none of a key that is retired.
     pub fingerprint: Option<String>,
-    /// When it was made.
+    /// The time at which the key was made.
     pub created: Timestamp,
     /// From when on it may sign.
     pub sign_from: Timestamp,
-    /// When it was retired.
+    /// The time at which the key was retired.
     pub retired: Option<Timestamp>,
 }
 
@@ -82,7 +82,7 @@ pub struct SigningStatus {
 /// Ports that want a token.
 #[derive(Debug, Clone, Serialize)]
 pub struct RequirementStatus {
-    /// Its name in the configuration.
+    /// The requirement's name in the configuration.
     pub name: String,
     /// `require`, or `log`, which everything is with `observe`.
     pub mode: &'static str,
@@ -90,11 +90,11 @@ pub struct RequirementStatus {
     pub ports: Vec<String>,
     /// Sources that it is about; `None`: all.
     pub from: Option<Vec<String>>,
-    /// Who gets in.
+    /// Aggregates of the programs that get in.
     pub aggregates: Vec<Digest>,
     /// Packets by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// Those of them that were dropped.
+    /// Packets of refused outcomes that were dropped.
     pub dropped: u64,
 }
 
@@ -111,7 +111,7 @@ fn ports(ranges: &[(u16, u16)]) -> Vec<String> {
 }
 
 impl Tokens {
-    /// What is in force; `None`: there is no `[token]`.
+    /// Tokens as they are in force; `None`: there is no `[token]`.
     ///
     /// # Errors
     /// The kernel's tables cannot be read.

@@ -36,7 +36,7 @@ const IPV6: [(u128, u8); 9] = [
     (0xff00_u128 << 112, 8),           // multicast (RFC 4291)
 ];
 
-/// All of them. IPv4 as such: `::/96`, where databases have it, is not among them.
+/// Every special-purpose prefix of both families.
 pub(super) fn prefixes() -> Vec<Prefix> {
     let v4 = IPV4.map(|(octets, len)| (IpAddr::V4(Ipv4Addr::from(octets)), len));
     let v6 = IPV6.map(|(bits, len)| (IpAddr::V6(Ipv6Addr::from_bits(bits)), len));
