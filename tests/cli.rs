@@ -574,7 +574,7 @@ fn a_reload_is_all_or_nothing() {
     assert!(
         reload
             .err
-            .contains("weir.toml:9: unknown key \"max_retyr\" in [jail.sshd]; allowed: "),
+            .contains("weir.toml:9: unknown key \"max_retyr\" in [jail.sshd] (did you mean max_retry?); allowed: "),
         "{}",
         reload.err
     );
@@ -978,14 +978,8 @@ fn filters_are_shown_and_their_mistakes_named() {
     let bad = "patterns = [\n  \"refused <addr>\",\n]\nidentifeirs = []\n";
     fs::write(dir.join("bad.toml"), bad).unwrap();
     let bad: Answer = show("bad");
-    let told = "filter.d/bad.toml:4: unknown key \"identifeirs\" in [filter.bad]; allowed: ";
-    assert!(
-        bad.code == 2
-            && bad.err.contains(told)
-            && bad.err.contains(" (did you mean identifiers?); allowed: "),
-        "{}",
-        bad.err
-    );
+    let told = "filter.d/bad.toml:4: unknown key \"identifeirs\" in [filter.bad] (did you mean identifiers?); allowed: ";
+    assert!(bad.code == 2 && bad.err.contains(told), "{}", bad.err);
 }
 
 #[test]

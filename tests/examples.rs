@@ -30,6 +30,7 @@ fn every_example_is_a_configuration_without_a_warning() {
     let of_the_machine = [
         "does not exist yet; it is read as soon as it appears",
         "there is neither a journal nor",
+        "it is read once it is there",
         "which this host has not",
     ];
     let index = fs::read_to_string(examples().join("README.md")).unwrap();

@@ -130,11 +130,12 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
             "weir_pool_service_refused_flows_total",
         ];
         // Virtual addresses are held by root: tests/root_vips.rs, tests/root_vrrp.rs. Actions
-        // are Fail2ban's: tests/fail2ban_actions.rs. Rules about programs need root.
+        // are Fail2ban's: tests/fail2ban_actions.rs. Rules about programs, and tokens, need root.
         let elsewhere = [
             "weir_action_",
             "weir_app_",
             "weir_ring_",
+            "weir_token_",
             "weir_vip_",
             "weir_vrrp_",
         ];
