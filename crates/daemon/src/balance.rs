@@ -331,12 +331,15 @@ impl Balancer {
             let mut reals = pools.flat_map(PoolConfig::own_reals);
             reals.any(|known| known.address == real)
         });
+        // Reals whose counters begin anew: at a start all of them, as services' do.
+        let mut fresh = Vec::new();
         if state.real_numbers.0.is_empty()
             && let Some(forwarder) = self.backend.balancer()
         {
             state.take_over(config, &forwarder.real_numbers()?);
+            fresh.extend(state.real_numbers.0.values());
         }
-        let fresh = state.configure(config);
+        fresh.extend(state.configure(config));
         let gone = names
             .iter()
             .filter(|name| !config.pools.iter().any(|p| p.name == **name));
