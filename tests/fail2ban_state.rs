@@ -46,10 +46,18 @@ fn host() -> Plain {
         "f/action.d/note.conf",
         "[Definition]\nactionban = echo <name> <ip> <restored> >> {dir}/note\nactionunban =\n",
     );
-    host.write("shop.log", "");
+    // Fail2ban knows a log again by its first line: of an empty one it would read all
+    // that came later once more.
+    let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S");
+    host.write("shop.log", &format!("{now} web shop: started\n"));
     host.write("other.log", "");
     host.configure("[fail2ban]\npath = \"{dir}/f\"\n");
     host
+}
+
+fn append(host: &Plain, file: &str, text: &str) {
+    let file = fs::File::options().append(true).open(host.path(file));
+    std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
 }
 
 /// Fail2ban with the configuration of a host. Dropped, it has ended.
@@ -127,7 +135,7 @@ fn bans_move_from_fail2ban_and_back() {
     // Written while nobody reads: weir goes on where Fail2ban stood.
     let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
     let line = format!("{now} web shop: login from 203.0.113.20 failed\n");
-    fs::write(host.path("shop.log"), line.repeat(2)).unwrap();
+    append(&host, "shop.log", &line.repeat(2));
     fs::write(host.path("note"), "").unwrap();
     host.start();
     for who in ["203.0.113.7", "2001:db8::7"] {
@@ -162,8 +170,7 @@ fn bans_move_from_fail2ban_and_back() {
     std::thread::sleep(Duration::from_millis(1_100));
     let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
     let line = format!("{now}{}", &line[now.len()..]).repeat(2);
-    let log = fs::File::options().append(true).open(host.path("shop.log"));
-    std::io::Write::write_all(&mut log.unwrap(), line.as_bytes()).unwrap();
+    append(&host, "shop.log", &line);
     host.until("a longer ban", |host| {
         left(host, "203.0.113.7").is_some_and(|time| time > 14_000)
     });
