@@ -490,8 +490,9 @@ fn served(backend: &str) {
     );
 
     let metric = |name: &str, labels: &[&str]| weir.metric(name, labels).expect(name);
-    for (number, real) in REAL.iter().enumerate() {
-        let counted = &counted["reals"][number];
+    for real in &REAL {
+        let mut reals = counted["reals"].as_array().unwrap().iter();
+        let counted = reals.find(|one| one["address"] == **real).unwrap();
         for key in ["packets", "bytes", "flows"] {
             let name = format!("weir_pool_real_{key}_total");
             let value = counted[key].as_u64();
