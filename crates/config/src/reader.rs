@@ -671,13 +671,13 @@ impl<'d, 'i> Section<'d, 'i> {
 /// A message of the TOML parser's about the text `there`, in one line.
 fn syntax_error(message: &str, there: &str) -> String {
     let there: String = there.chars().take(64).collect();
-    match message.lines().next() {
-        Some("duplicate key") => format!("{there} is there already; allowed: once"),
-        Some("string values must be quoted") => {
-            format!("{there} is no value; allowed: \"{there}\", a number, true, false")
-        }
-        _ => message.replace('\n', ", "),
+    if message.starts_with("duplicate key") {
+        return format!("{there} is there already; allowed: once");
     }
+    if message.starts_with("string values must be quoted") {
+        return format!("{there} is no value; allowed: \"{there}\", a number, true, false");
+    }
+    message.replace('\n', ", ")
 }
 
 fn describe(value: &DeValue<'_>) -> String {

@@ -280,7 +280,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
 }
 
 fn prefixes(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Prefix>> {
-    let line = section.line_of(key)?;
+    let line = section.line_of(key).unwrap_or_default();
     let prefixes = section.parsed_list::<Prefix>(key, PREFIXES)?;
     if prefixes.is_empty() || prefixes.len() > MAX_PREFIXES {
         section.error(

@@ -25,7 +25,7 @@ fn the_keys_of_the_top_level_are_known() {
     let (_, allowed) = told.split_once("allowed: ").unwrap();
     let tables = [
         "app", "balance", "decoy", "fail2ban", "filter", "geofence", "jail", "list", "lockout",
-        "pool", "proxy", "sink", "tarpit", "vrrp", "watch",
+        "pool", "proxy", "sink", "tarpit", "token", "vrrp", "watch",
     ];
     let mut keys: Vec<_> = allowed.split(", ").collect();
     keys.retain(|key| !tables.contains(key));
@@ -33,8 +33,9 @@ fn the_keys_of_the_top_level_are_known() {
     assert_eq!(keys, weir_config::TOP_LEVEL);
     let told = errors("[jail.sshd]\nobserve = true");
     assert!(
-        told.contains("weir.toml:2: unknown key \"observe\" in [jail.sshd]; allowed: enabled")
-            && told.contains("write it above the first [table] of weir.toml"),
+        told.contains(
+            "weir.toml:2: unknown key \"observe\" in [jail.sshd] (it is a top-level key: write it above the first [table] of weir.toml); allowed: enabled"
+        ),
         "{told}"
     );
     assert!(errors("interface = []").contains(" (did you mean interfaces?); allowed: "));
@@ -47,7 +48,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "\n\n[jail.sshd]\nmax_retyr = 3",
             &[
-                "weir.toml:4: unknown key \"max_retyr\" in [jail.sshd]; allowed: ",
+                "weir.toml:4: unknown key \"max_retyr\" in [jail.sshd] (did you mean max_retry?); allowed: ",
                 "max_retry",
                 "find_time",
             ],
@@ -118,7 +119,9 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         ),
         (
             "[lockout]\ngrcae = \"1h\"",
-            &["weir.toml:2: unknown key \"grcae\" in [lockout]; allowed: grace, logins"],
+            &[
+                "weir.toml:2: unknown key \"grcae\" in [lockout] (did you mean grace?); allowed: grace, logins",
+            ],
         ),
         (
             "[jail.sshd]\nmax_retry = 0",

@@ -358,7 +358,7 @@ mod tests {
             ),
             (
                 "ports = [\"25/tcp\"]\naddress = [\"192.0.2.9\"]",
-                "unknown key \"address\" in [tarpit]; allowed: ",
+                "unknown key \"address\" in [tarpit] (did you mean addresses?); allowed: ",
             ),
             (
                 "addresses = []",

@@ -249,7 +249,7 @@ mod tests {
             (
                 &format!("[watch.mail]\n{command}\nonly_if = \"denied?\""),
                 &[
-                    "weir.toml:5: only_if in [watch.mail] is \"denied?\"; allowed: \"any\", \"denied\"",
+                    "weir.toml:5: only_if in [watch.mail] is \"denied?\" (did you mean denied?); allowed: \"any\", \"denied\"",
                 ],
             ),
             (

@@ -184,7 +184,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "deney = []",
             &[
-                "weir.toml:2: unknown key \"deney\" in [geofence]; allowed: ",
+                "weir.toml:2: unknown key \"deney\" in [geofence] (did you mean deny?); allowed: ",
                 "deny",
                 "rules",
             ],
@@ -233,7 +233,9 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         ),
         (
             "[geofence.rules.ssh]\ndefualt = \"drop\"",
-            &["weir.toml:3: unknown key \"defualt\" in [geofence.rules.ssh]; allowed: default"],
+            &[
+                "weir.toml:3: unknown key \"defualt\" in [geofence.rules.ssh] (did you mean default?); allowed: default",
+            ],
         ),
         (
             "[geofence.rules.ssh]\ndatabase = \"/x\"",

@@ -549,7 +549,7 @@ mod tests {
             ),
             (
                 "[list.a]\nfile = \"/x\"\nmax_entires = 5",
-                "unknown key \"max_entires\" in [list.a]; allowed: ",
+                "unknown key \"max_entires\" in [list.a] (did you mean max_entries?); allowed: ",
             ),
             (
                 "[list.\"a b\"]\nfile = \"/x\"",
