@@ -56,7 +56,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "interface = [\"eth0\"]",
             &[
-                "weir.toml:1: unknown key \"interface\"; allowed: ",
+                "weir.toml:1: unknown key \"interface\" (did you mean interfaces?); allowed: ",
                 "interfaces",
             ],
         ),
