@@ -434,6 +434,18 @@ fn served(backend: &str) {
         assert_eq!(segment.all_served_by(20), [1].into());
         ask_all(&mut flows);
     }
+    // A client that uses the port of an earlier connection again leaves it.
+    for family in 0..2 {
+        let ended = flows
+            .iter()
+            .position(|(of, real, _)| (*of, *real) == (family, 0));
+        let (_, _, Flow(ended)) = flows.swap_remove(ended.unwrap());
+        let (from, to) = (ended.local_addr().unwrap(), ended.peer_addr().unwrap());
+        traffic::reset(ended).unwrap();
+        let opened = traffic::tcp_open_from(&segment.client, from, to, SILENCE).unwrap();
+        opened.set_read_timeout(Some(SOON)).unwrap();
+        assert_eq!(Flow(opened).ask(CLIENT[family]), 1);
+    }
     weir.ask(&["real", "enable", "web", REAL[0]]).done();
     weir.ask(&["real", "weight", "web", REAL[1], "0"]).done();
     assert_eq!(segment.all_served_by(20), [0].into());

@@ -183,6 +183,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
             ifindex,
             vlan: 0,
             tunnel: None,
+            drains: false,
         };
         balancer.write_real(number, Some(real))?;
     }

@@ -49,7 +49,7 @@ struct balance_service {
 #define BALANCE_BY_SOURCE      2 /* a hash of the client's address */
 #define BALANCE_BY_SOURCE_PORT 3 /* a hash of the client's address and port */
 
-/* Beside the number of a pool, where balance_rules has something of it. */
+/* Beside the number of a pool: balance_rules has something of it, or some real drains. */
 #define BALANCE_HAS_RULES 0x10000
 
 /* Rules of a pool, for all its services. */
@@ -67,6 +67,9 @@ struct balance_ring {
 	__u16 reals[BALANCE_SLOTS + 3];
 };
 
+/* Bit of balance_real.id: the real takes no new flows, and keeps those that it has. */
+#define BALANCE_DRAINS 0x8000000000000000
+
 /* In place of a VLAN: what goes there has an outer header (abi/tunnel.h). */
 #define BALANCE_TUNNELED 0x8000
 
@@ -76,7 +79,7 @@ struct balance_real {
 	__u8 source[6]; /* link-layer address of the interface below */
 	__u32 ifindex;	/* interface through which the real is reached */
 	__u64 id;	/* hash of the name: another real in its place has another;
-			   0: the real takes nothing */
+			   0: the real takes nothing; and BALANCE_DRAINS */
 	__u8 here[6];	/* `source` again */
 	__u16 vlan;	/* VLAN of the frames that the real takes; 0: without a tag; or
 			   BALANCE_TUNNELED */

@@ -50,8 +50,9 @@ static __always_inline __u32 balance_select(const struct balance_flow_key *key,
 }
 
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
- * flow is remembered, and counted there if it cannot be. `begins`: it has a turn, where
- * there are turns. */
+ * flow is remembered, and counted there if it cannot be. `begins`: bits of BEGINS_*. A
+ * client that opens one more connection from the port of an earlier one leaves a real
+ * that drains, which would never be without flows otherwise. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    __u32 pool,
 					    struct balance_service_counter *served,
@@ -67,13 +68,14 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	if (likely(state)) {
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
-		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT) {
+		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT &&
+		    likely(!(begins & BEGINS_FLOW && real->id & BALANCE_DRAINS))) {
 			balance_touch(hash, state, window);
 			*chosen = real;
 			return number;
 		}
 	}
-	turn = begins && served && balance_may_remember(window);
+	turn = begins & BEGINS_WITH_TURN && served && balance_may_remember(window);
 	if (turn)
 		pool |= BALANCE_HAS_TURN;
 	number = balance_select(key, pool);
@@ -280,7 +282,8 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		of = first->service;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
 		served = bpf_map_lookup_elem(&balance_served, &of);
-		if (!real || !served || !real->id || real->id != first->id)
+		if (!real || !served || !real->id ||
+		    (real->id ^ first->id) & ~BALANCE_DRAINS)
 			return balance_pass(request, tc);
 	} else {
 		service = balance_service_of(&key);
@@ -347,7 +350,7 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	if (unlikely(pool & BALANCE_HAS_RULES)) {
 		if (balance_denies(request, &key, pool, served))
 			return tc ? TC_ACT_SHOT : XDP_DROP;
-		begins = balance_has_turn(
+		begins = balance_begins(
 			pool, key.protocol,
 			balance_tcp_flags(f.l3, f.end, request->result.v4));
 	}

@@ -56,15 +56,24 @@ static __always_inline __u32 balance_tcp_flags(const void *l3, const void *end, 
 	return (const void *)(flags + 1) <= end ? *flags : 0;
 }
 
-/* Does a packet begin a flow that has a turn? Global, so that the verifier does not know
- * the answer. */
-__noinline int balance_has_turn(__u32 pool, __u32 protocol, __u32 tcp_flags)
+/* What balance_begins() says of a packet of a pool that has rules. */
+#define BEGINS_WITH_TURN 1 /* it begins a flow that has a turn */
+#define BEGINS_FLOW	 2 /* it opens a TCP connection, maybe one more of a known flow */
+
+/* What a packet begins: bits of BEGINS_*. Global, so that the verifier does not know the
+ * answer. */
+__noinline int balance_begins(__u32 pool, __u32 protocol, __u32 tcp_flags)
 {
 	const struct balance_rules *rules = balance_rules_of(pool);
 	const __u32 syn = 2, ack = 16;
+	int opens = protocol == IPPROTO_TCP && (tcp_flags & (syn | ack)) == syn;
 
-	return rules && rules->method == BALANCE_BY_TURN &&
-	       (protocol != IPPROTO_TCP || (tcp_flags & (syn | ack)) == syn);
+	if (!rules)
+		return 0;
+	return (opens ? BEGINS_FLOW : 0) |
+	       (rules->method == BALANCE_BY_TURN && (protocol != IPPROTO_TCP || opens)
+			? BEGINS_WITH_TURN
+			: 0);
 }
 
 #endif

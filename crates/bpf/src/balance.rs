@@ -59,6 +59,9 @@ pub struct PoolRules {
     pub slot_by: SlotBy,
     /// The access list; `None`: every client is allowed.
     pub acl: Option<Arc<Exceptions>>,
+    /// Whether a real drains that may have flows of this pool ([`Real::drains`]): packets
+    /// of other pools are not asked what they begin.
+    pub any_drains: bool,
 }
 
 /// A real that takes packets.
@@ -76,6 +79,9 @@ pub struct Real {
     pub vlan: u16,
     /// How packets reach it beyond a router, which `dest` is then; `None`: as they are.
     pub tunnel: Option<Tunnel>,
+    /// Whether the real takes no new flows and keeps those that it has: a TCP connection
+    /// that is opened from the port of an earlier one is a new flow.
+    pub drains: bool,
 }
 
 /// The outer header of what goes to a real beyond a router; both addresses are of one
@@ -126,19 +132,20 @@ pub struct ServiceCount {
     pub denied: u64,
 }
 
-/// The number by which flows know a real again: FNV-1a of its pool and address, never 0.
+/// The number by which flows know a real again: FNV-1a of its pool and address, of 63
+/// bits, never 0.
 pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
     let text = format!("{pool}\n{addr}");
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    hash.max(1)
+    (hash & !abi::BALANCE_DRAINS).max(1)
 }
 
-/// Whose real this value of the map is.
+/// Whose real this value of the map is, whether it drains or not.
 fn id_of(real: &[u8]) -> Option<u64> {
     let bytes = real.get(offset_of!(balance_real, id)..)?.first_chunk()?;
-    Some(u64::from_ne_bytes(*bytes))
+    Some(u64::from_ne_bytes(*bytes) & !abi::BALANCE_DRAINS)
 }
 
 /// The kernel's side of it.
@@ -222,7 +229,8 @@ impl Balancer {
         };
         let has_rules = |pool: u32| {
             let rules = rules_of(pool);
-            rules.acl != 0 || rules.method != 0
+            let drains = pools.get(pool as usize).is_some_and(|pool| pool.any_drains);
+            rules.acl != 0 || rules.method != 0 || drains
         };
         let write_rules = |of_those_with: bool| {
             for pool in numbers
@@ -305,7 +313,7 @@ impl Balancer {
     /// go where the ring says.
     pub fn write_real(&self, number: u32, real: Option<Real>) -> Result<()> {
         let value = |real: Real| balance_real {
-            id: real.id,
+            id: real.id | if real.drains { abi::BALANCE_DRAINS } else { 0 },
             dest: real.dest,
             source: real.source,
             ifindex: real.ifindex,
@@ -322,6 +330,7 @@ impl Balancer {
             ifindex: 0,
             vlan: 0,
             tunnel: None,
+            drains: false,
         };
         let map = &self.maps[3];
         let next = bytes_of(&value(real.unwrap_or(nobody)));
@@ -344,8 +353,8 @@ impl Balancer {
             return Ok(());
         }
         // The kernel copies word by word, so a packet may find one half of each: of
-        // another real, or of a tunnel, it must not. One real's new link-layer address is
-        // told without a moment in which its flows would find nobody and go elsewhere; a
+        // another real, or of a tunnel, it must not. One real's new link-layer address, or
+        // that it drains, is told without a moment in which its flows would find nobody and go elsewhere; a
         // packet with half of it is lost at worst, and sent again.
         let vlan = offset_of!(balance_real, vlan);
         let stays = tunnel.is_none()

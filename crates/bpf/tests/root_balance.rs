@@ -20,6 +20,8 @@ use weir_bpf::{
 use weir_core::{Protocol, Reason, decoy::DecoyPorts};
 use weir_testkit::packet::{Packet, checksum};
 
+#[path = "root_balance/drain.rs"]
+mod drain;
 #[path = "root_balance/vlan.rs"]
 mod vlan;
 
@@ -93,20 +95,31 @@ impl Path {
 
     /// Two reals, half of the ring each, or all of it one.
     fn write_reals(&self, live: &[bool; 2]) {
-        let balancer = &self.generation.balancer;
-        for number in 0..2u8 {
-            let real = Real {
-                id: real_id("web", addr(&format!("10.0.0.{number}"))),
-                dest: mac(10 + number),
-                source: self.mac,
-                ifindex: self.ifindex,
-                vlan: self.vlan,
-                tunnel: None,
-            };
-            let real = live[usize::from(number)].then_some(real);
-            balancer.write_real(number.into(), real).unwrap();
+        for number in 0..2 {
+            self.write_real(number, live[usize::from(number)], false);
         }
-        let alive: Vec<u16> = (0..2u16).filter(|n| live[usize::from(*n)]).collect();
+        self.write_ring(live);
+    }
+
+    fn write_real(&self, number: u8, is_live: bool, drains: bool) {
+        let real = Real {
+            id: real_id("web", addr(&format!("10.0.0.{number}"))),
+            dest: mac(10 + number),
+            source: self.mac,
+            ifindex: self.ifindex,
+            vlan: self.vlan,
+            tunnel: None,
+            drains,
+        };
+        let balancer = &self.generation.balancer;
+        let real = is_live.then_some(real);
+        balancer.write_real(number.into(), real).unwrap();
+    }
+
+    /// New flows go to those of the two that take any, half of the ring each.
+    fn write_ring(&self, takers: &[bool; 2]) {
+        let balancer = &self.generation.balancer;
+        let alive: Vec<u16> = (0..2u16).filter(|n| takers[usize::from(*n)]).collect();
         let slot = |n: usize| alive.get(n % alive.len().max(1)).copied();
         let ring: Vec<_> = (0..SLOTS).map(slot).collect();
         balancer.write_ring(3, &ring).unwrap();

@@ -104,6 +104,7 @@ impl Path {
             ifindex: 1,
             vlan: 0,
             tunnel: Some(tunnel),
+            drains: false,
         };
         let balancer = &self.generation.balancer;
         balancer.write_real(0, Some(real)).unwrap();

@@ -86,6 +86,31 @@ pub fn tcp_open(
         .context(|| describe("connect", namespace, from, to))
 }
 
+/// Opens a TCP connection from a port of one's own, which an earlier connection may have
+/// had that ended by [`reset`], and keeps it.
+pub fn tcp_open_from(
+    namespace: &Namespace,
+    from: SocketAddr,
+    to: SocketAddr,
+    timeout: Duration,
+) -> Result<TcpStream> {
+    namespace
+        .enter(|| {
+            let socket = Socket::new(domain(to.ip()), Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&from.into())?;
+            socket.connect_timeout(&to.into(), timeout)?;
+            Ok::<_, io::Error>(TcpStream::from(socket))
+        })?
+        .context(|| describe("connect", namespace, Some(from.ip()), to))
+}
+
+/// Ends a TCP connection by RST, so that its port is free at once.
+pub fn reset(stream: TcpStream) -> io::Result<()> {
+    let socket = Socket::from(stream);
+    socket.set_linger(Some(Duration::ZERO))
+}
+
 /// Sends one datagram and waits for one from the same place; answers it and
 /// how long it took.
 pub fn udp_request(

@@ -260,6 +260,7 @@ fn root_tarpit_addresses_leave_pools_alone() {
         ifindex: 1,
         vlan: 0,
         tunnel: None,
+        drains: false,
     };
     balancer.write_real(0, Some(real)).unwrap();
     balancer.write_ring(3, &vec![Some(0); SLOTS]).unwrap();

@@ -2,7 +2,7 @@
 //! kernel is told of them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
@@ -52,6 +52,7 @@ impl RealState {
                 ifindex: link.out,
                 vlan: link.vlan,
                 tunnel: None,
+                drains: false,
             })
         };
         let way = match self.way {
@@ -311,10 +312,19 @@ impl State {
     /// Where the packets of each real go, by its number.
     pub(super) fn destinations(&self, link: Option<&Link>) -> Vec<Option<Real>> {
         let mut reals = vec![None; places(self.reals().map(|real| real.number))];
+        let takers = self.takers();
         for real in self.reals() {
-            reals[real.number as usize] = real.takes(link);
+            let drains = !takers.contains(&real.number);
+            reals[real.number as usize] = real.takes(link).map(|to| Real { drains, ..to });
         }
         reals
+    }
+
+    /// The numbers of the reals that take new flows of some pool: the others drain.
+    fn takers(&self) -> BTreeSet<u32> {
+        let pools = self.pools.iter();
+        let takers = pools.flat_map(|pool| servers(pool, &self.pools).1);
+        takers.map(|real| real.number).collect()
     }
 
     /// What is served in the kernel, by which pool.
@@ -336,12 +346,16 @@ impl State {
 
     /// What holds for each pool, by number.
     pub(super) fn rules(&self) -> Vec<PoolRules> {
+        let takers = self.takers();
+        // An emergency pool's reals have flows of several pools.
+        let any_drains = self.reals().any(|real| !takers.contains(&real.number));
         let numbers = self.pools.iter().map(|pool| pool.number);
         let mut rules = vec![PoolRules::default(); places(numbers)];
         for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             rules[pool.number as usize] = PoolRules {
                 slot_by: pool.config.method.slot_by(),
                 acl: self.acl(&pool.config.name),
+                any_drains,
             };
         }
         rules

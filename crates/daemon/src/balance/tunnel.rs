@@ -83,6 +83,7 @@ pub(super) fn way(
         ifindex: route.ifindex,
         vlan: 0,
         tunnel: Some(tunnel),
+        drains: false,
     }))
 }
 

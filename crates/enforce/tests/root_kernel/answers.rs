@@ -376,6 +376,7 @@ fn root_a_pool_that_gets_another_number_is_served_all_the_time() {
                 ifindex: 1,
                 vlan: 0,
                 tunnel: None,
+                drains: false,
             })],
             pools: vec![PoolRules::default(); 2],
         };
