@@ -13,6 +13,8 @@ mod emergency;
 mod methods;
 #[path = "root_balance/reload.rs"]
 mod reload;
+#[path = "root_balance/vip_check.rs"]
+mod vip_check;
 
 use std::{
     collections::BTreeSet,

@@ -1,11 +1,11 @@
-//! What a network segment says of who has an address: ARP, neighbour discovery and
-//! advertisements of VRRP, from anybody on it.
+//! What a network segment says of who has an address: ARP, neighbour discovery,
+//! advertisements of VRRP and answers to checks at virtual addresses, from anybody on it.
 #![no_main]
 
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use weir_core::neighbour;
+use weir_core::{balance::probe, neighbour};
 use weir_vrrp::{
     Advertisement, Checksum,
     packet::{read_ipv4, read_ipv6},
@@ -13,6 +13,7 @@ use weir_vrrp::{
 
 fuzz_target!(|data: &[u8]| {
     let _ = (neighbour::read(data), read_ipv4(data), read_ipv6(data));
+    let _ = probe::read(data, 61_000);
     for [source, destination] in [["192.0.2.1", "224.0.0.18"], ["fe80::1", "ff02::12"]] {
         let [source, destination]: [IpAddr; 2] =
             [source, destination].map(|text| text.parse().expect("an address"));

@@ -2,4 +2,5 @@
 
 pub mod acl;
 pub mod maglev;
+pub mod probe;
 pub mod turns;

@@ -17,6 +17,7 @@ mod sources;
 mod state;
 mod status;
 mod tunnel;
+mod vip_check;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,6 +49,7 @@ use health::{Health, Life};
 use numbers::Numbers;
 use proxied::Proxied;
 use settings::{Setting, Settings};
+use vip_check::{VipAsker, VipCheck};
 
 pub use acl::PoolAccess;
 pub use config::MAX_WEIGHT;
@@ -66,6 +68,8 @@ const NEIGHBOURS: Duration = Duration::from_secs(1);
 const ABOUT: &str = "balance";
 /// Alerts about the settings of `weir real` have this subject.
 const ABOUT_SETTINGS: &str = "balance:reals";
+/// Alerts about checks at virtual addresses have this subject.
+const ABOUT_VIP_CHECKS: &str = "balance:vip-checks";
 /// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
@@ -127,6 +131,10 @@ struct State {
     news: Vec<Event>,
     /// Threads of the proxy, if the configuration says how many.
     threads: Option<usize>,
+    /// The sockets by which reals are asked at virtual addresses, once one was.
+    vip_asker: Option<VipAsker>,
+    /// The reason why there are none.
+    no_vip_asker: Option<String>,
 }
 
 struct Pool {
@@ -162,6 +170,10 @@ struct RealState {
     down_because: String,
     next: Instant,
     check: Option<Check>,
+    /// Behind a check that it has passed: whether it has the virtual addresses.
+    vip_check: Option<VipCheck>,
+    /// The virtual address of its pool that is asked next.
+    vip_turn: usize,
     /// The link-layer address of the real, or of the router before it.
     mac: Option<Mac>,
     /// The way to it, where that is a tunnel; its number is not in it.
@@ -323,6 +335,7 @@ impl Balancer {
                 .iter()
                 .for_each(|name| self.alerts.clear(&about(name)));
             self.alerts.clear(ABOUT);
+            self.alerts.clear(ABOUT_VIP_CHECKS);
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
@@ -414,6 +427,15 @@ impl Balancer {
         let alive = state.pools.iter().filter(|pool| pool.live() > 0);
         *self.alive() = alive.map(|pool| pool.config.name.clone()).collect();
         self.alerts.clear(ABOUT);
+        match &state.no_vip_asker {
+            None => self.alerts.clear(ABOUT_VIP_CHECKS),
+            Some(error) => {
+                let message = format!(
+                    "cannot ask reals at virtual addresses: {error}; one that lacks them stays up. Restart weir, for it gives up CAP_NET_RAW where no pool needs that, or turn it off: check = {{ vip = false }}"
+                );
+                self.alerts.raise(ABOUT_VIP_CHECKS, message);
+            }
+        }
         let served_by = state.pools.iter();
         let served_by: Vec<_> = served_by
             .map(|pool| servers(pool, &state.pools).0)
@@ -540,7 +562,7 @@ impl Balancer {
             {
                 self.alerts.raise(ABOUT, error.to_string());
             }
-            let is_waiting = state.reals().any(|real| real.check.is_some());
+            let is_waiting = state.reals().any(RealState::is_being_checked);
             let next = state.reals().map(|real| real.next).min();
             drop(state);
             let due = next.map_or(NEIGHBOURS, |at| {

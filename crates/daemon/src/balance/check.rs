@@ -1,7 +1,8 @@
 //! One check of a real, at its own address: begun, then looked at until it is known. No
 //! call here waits. What a real answers may be an attacker's: it is bounded in length and
-//! time, none of it is repeated to anybody, and what is not understood is a failure. A
-//! check shows that the real's server answers, not that it has the virtual address.
+//! time, none of it is repeated to anybody, and what is not understood is a failure. It
+//! shows that the real's server answers; whether it has the virtual address is asked
+//! behind it (vip_check.rs).
 
 mod command;
 mod dns;

@@ -375,6 +375,7 @@ fn pool(
         &mut section,
         &format!("[pool.{name}.check]"),
         &ports,
+        &forward,
         warnings,
     );
     for vip in &vips {

@@ -30,9 +30,10 @@ use super::{
     settings::Mode,
     sources,
     tunnel::{self, Neighbourhoods},
+    vip_check::{VipAsker, VipCheck},
     vip_for,
 };
-use crate::host::neighbours;
+use crate::host::{interface, neighbours};
 
 /// The most checks that are under way at once, each with a descriptor of its own.
 const MAX_CHECKS: usize = 256;
@@ -64,7 +65,7 @@ impl RealState {
 
     /// A check of it is over; what is to be told.
     pub(super) fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) -> Option<Event> {
-        self.check = None;
+        (self.check, self.vip_check) = (None, None);
         let lives = outcome.is_ok();
         self.why = outcome.err().unwrap_or_default();
         let was_down = self.health.life == Life::Down;
@@ -85,6 +86,11 @@ impl RealState {
             false => tracing::warn!("{text}"),
         }
         Some(event(pool, text).about(Prefix::host(address)))
+    }
+
+    /// Whether a check of it is under way.
+    pub(super) fn is_being_checked(&self) -> bool {
+        self.check.is_some() || self.vip_check.is_some()
     }
 
     /// Whether the real takes new flows.
@@ -134,6 +140,8 @@ impl State {
     /// Takes a configuration on; what is known of reals that stay is kept.
     pub(super) fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
         self.interface = config.interface.clone().unwrap_or_default();
+        // Opened anew by the first who is asked; checks that are under way are begun anew.
+        (self.vip_asker, self.no_vip_asker) = (None, None);
         self.threads = config.threads;
         let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
         self.pool_numbers.keep(&names);
@@ -167,6 +175,7 @@ impl State {
                         is_emergency,
                         setting,
                         is_proxied: pool.is_proxied(),
+                        vip_check: None,
                         ..known
                     },
                     None => RealState {
@@ -182,6 +191,8 @@ impl State {
                         down_because: String::new(),
                         next: Instant::now(),
                         check: None,
+                        vip_check: None,
+                        vip_turn: 0,
                         mac: None,
                         way: None,
                         no_way: String::new(),
@@ -220,12 +231,24 @@ impl State {
     /// Notes what has come of what was begun, and begins what is due.
     pub(super) fn check(&mut self) {
         let (mut under_way, mut commands) = (0, 0);
-        for pool in &mut self.pools {
-            for real in &mut pool.reals {
-                let kind = &pool.config.check.kind;
+        let asker = self.vip_asker.as_ref();
+        let answers = asker.map(VipAsker::read).unwrap_or_default();
+        for p in 0..self.pools.len() {
+            for r in 0..self.pools[p].reals.len() {
+                let Pool { config, reals, .. } = &mut self.pools[p];
+                let real = &mut reals[r];
                 let is_command = real.check.as_ref().is_some_and(Check::is_command);
-                match real.check.as_mut().map(|check| check.look(kind)) {
-                    Some(Some(outcome)) => self.news.extend(real.note(&pool.config, outcome)),
+                let own = real.check.as_mut().map(|c| c.look(&config.check.kind));
+                let vip = real.vip_check.as_mut().zip(self.vip_asker.as_ref());
+                let vip = vip.map(|(check, asker)| check.look(&answers, asker));
+                match own.or(vip) {
+                    Some(Some(Ok(()))) if real.check.is_some() && self.begin_vip_check(p, r) => {
+                        under_way += 1;
+                    }
+                    Some(Some(outcome)) => {
+                        let Pool { config, reals, .. } = &mut self.pools[p];
+                        self.news.extend(reals[r].note(config, outcome));
+                    }
                     Some(None) => {
                         under_way += 1;
                         commands += usize::from(is_command);
@@ -242,7 +265,7 @@ impl State {
             pool.reals.iter_mut().map(move |real| (config, real))
         });
         let mut due: Vec<_> = all
-            .filter(|(_, real)| real.check.is_none() && now >= real.next)
+            .filter(|(_, real)| !real.is_being_checked() && now >= real.next)
             .collect();
         due.sort_by_key(|(_, real)| real.next);
         for (pool, real) in due {
@@ -272,6 +295,43 @@ impl State {
         }
     }
 
+    /// Asks a real that has passed its check at the virtual addresses of its pool;
+    /// `false`: it is not asked.
+    fn begin_vip_check(&mut self, pool: usize, real: usize) -> bool {
+        let Pool { config, reals, .. } = &mut self.pools[pool];
+        let real = &mut reals[real];
+        if !config.asks_vips() {
+            return false;
+        }
+        if self.vip_asker.is_none() {
+            let opened = match interface(&self.interface) {
+                Ok(Some(interface)) => VipAsker::open(interface),
+                Ok(None) => return false,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(asker) => (self.vip_asker, self.no_vip_asker) = (Some(asker), None),
+                Err(error) => self.no_vip_asker = Some(error.to_string()),
+            }
+        }
+        let Some(asker) = &mut self.vip_asker else {
+            return false;
+        };
+        // A first check has just made a neighbour of it.
+        let mac = real.mac.or_else(|| {
+            let known = neighbours(asker.index()).ok()?;
+            known.get(&real.config.address).copied()
+        });
+        let Some(mac) = mac else {
+            return false;
+        };
+        let check = VipCheck::begin(config, mac, real.vip_turn, &self.sources, asker);
+        real.vip_turn = (real.vip_turn + VipCheck::STEP) % config.vips.len().max(1);
+        real.check = None;
+        real.vip_check = check;
+        real.vip_check.is_some()
+    }
+
     /// Looks where the reals are on the segment.
     pub(super) fn locate(
         &mut self,
@@ -283,6 +343,13 @@ impl State {
             Some(link) => neighbours(link.index)?,
             None => BTreeMap::new(),
         };
+        // Checks that are under way are over without an answer then, and begun anew.
+        let is_same = |asker: &VipAsker| link.as_ref().is_some_and(|l| asker.is_of(l.index, l.mac));
+        if !self.vip_asker.as_ref().is_some_and(is_same) {
+            self.vip_asker = None;
+            let all = self.pools.iter_mut().flat_map(|pool| &mut pool.reals);
+            all.for_each(|real| real.vip_check = None);
+        }
         let mut neighbourhoods = Neighbourhoods::default();
         for pool in &mut self.pools {
             for real in &mut pool.reals {
@@ -449,6 +516,7 @@ mod tests {
                 timeout: Duration::from_secs(600),
                 rise: 1,
                 fall: 1,
+                asks_vips: false,
             },
         }
     }

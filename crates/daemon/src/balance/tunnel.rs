@@ -128,6 +128,7 @@ mod tests {
                 timeout: Duration::from_secs(1),
                 rise: 1,
                 fall: 1,
+                asks_vips: false,
             },
         };
         let tunnel = |mtu, dest: &str, gue_port| Tunnel {

@@ -152,6 +152,12 @@ impl Config {
         geofence.map_or_else(Vec::new, |geofence| geofence.fences.clone())
     }
 
+    /// Whether reals are asked at virtual addresses, which takes packet sockets.
+    pub fn asks_vips(&self) -> bool {
+        let pools = self.balance.iter().flat_map(|balance| &balance.pools);
+        { pools }.any(PoolConfig::asks_vips)
+    }
+
     /// The virtual addresses that weir holds itself.
     pub fn vips(&self) -> VipsConfig {
         let announced = self.balance.iter().filter(|balance| balance.announce);

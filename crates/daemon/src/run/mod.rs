@@ -72,6 +72,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Also to take away what an earlier daemon left there.
     let raw_sockets = config.enforcement.backend == BackendChoice::Ipset
         || !config.vips().is_empty()
+        || config.asks_vips()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
     instance::drop_privileges(Needs {

@@ -134,6 +134,11 @@ impl Reloader {
                 "virtual addresses that weir holds from none (it needs CAP_NET_RAW, given up at the start)",
             );
         }
+        if !old.asks_vips() && new.asks_vips() && !instance::may_open_raw_sockets() {
+            restart.push(
+                "checks of reals at virtual addresses from none (they need CAP_NET_RAW, given up at the start)",
+            );
+        }
         if !old.runs_commands() && new.runs_commands() && !instance::may_run_watches() {
             restart.push(
                 "watches and commands of checks from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",

@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use weir_config::{Section, values::SECOND};
 use weir_core::Protocol;
 
-use super::{command, wrong};
+use super::{Forward, command, wrong};
 
 const PATH: &str = "a path such as \"/healthz\": it begins with / and has no blanks";
 const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\"";
@@ -38,12 +38,15 @@ pub struct CheckConfig {
     pub rise: u32,
     /// Failures in a row that make one dead.
     pub fall: u32,
+    /// Whether a real on the segment must answer at the pool's virtual addresses as well.
+    pub asks_vips: bool,
 }
 
 impl CheckConfig {
     /// Whether the other check asks the same of a real, however often.
     pub(in crate::balance) fn asks_like(&self, other: &Self) -> bool {
-        (&self.kind, self.port) == (&other.kind, other.port)
+        let asks = |check: &Self| (check.port, check.asks_vips);
+        self.kind == other.kind && asks(self) == asks(other)
     }
 }
 
@@ -94,10 +97,12 @@ pub struct UdpConfig {
     pub require_answer: bool,
 }
 
+/// `forward`: how packets reach the pool's reals.
 pub(super) fn read(
     section: &mut Section<'_, '_>,
     of: &str,
     ports: &[(Protocol, u16)],
+    forward: &Forward,
     warnings: &mut Vec<String>,
 ) -> Option<CheckConfig> {
     let line = section.line();
@@ -108,6 +113,7 @@ pub(super) fn read(
         timeout: SECOND,
         rise: 2,
         fall: 3,
+        asks_vips: true,
     };
     let mut table = section.section("check");
     if let Some(check) = &mut table {
@@ -126,6 +132,16 @@ pub(super) fn read(
         }
         if let Some(at) = check.integer("fall", 1..=100) {
             config.fall = at.value as u32;
+        }
+        let vip_line = check.line_of("vip").unwrap_or(line);
+        if let Some(asks_vips) = check.boolean("vip") {
+            config.asks_vips = asks_vips;
+            if asks_vips && *forward != Forward::L2 {
+                let why = format!(
+                    "vip in {of} is true, and only reals on the segment can be asked at virtual addresses; allowed: with forward = \"l2\""
+                );
+                check.error(vip_line, why);
+            }
         }
     }
     if let Some(table) = table {

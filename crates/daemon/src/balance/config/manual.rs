@@ -126,7 +126,7 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "pool.NAME.check",
-        about: "Asks each real at its own address: this shows that it lives, not that it has the virtual address. Without http, dns and udp a TCP connection is all that is asked.",
+        about: "Asks each real at its own address, and with forward = \"l2\" at the pool's virtual addresses as well (vip). Without http, dns and udp a TCP connection is all that is asked.",
         needs: &[],
         keys: &[
             key(
@@ -177,6 +177,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 "So many successes in a row bring a dead real back.",
             ),
             key("fall", Is("3"), "So many failures in a row make it dead."),
+            key(
+                "vip",
+                Is("true"),
+                "Whether a real that passes must answer at the pool's virtual addresses, too, by TCP and at its link-layer address: one that has them not on its loopback interface is down. Of pools with a TCP port and forward = \"l2\".",
+            ),
         ],
     },
 ];

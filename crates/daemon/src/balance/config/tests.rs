@@ -41,6 +41,7 @@ fn a_pool_is_read() {
         timeout: SECOND,
         rise: 4,
         fall: 3,
+        asks_vips: true,
     };
     assert_eq!(pool.check, expected);
     assert!(check("").unwrap().balance.is_none());
