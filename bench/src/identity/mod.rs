@@ -387,8 +387,11 @@ enum Gate<'a> {
     },
     Rules {
         client: &'a Namespace,
+    },
+    Queue {
+        client: &'a Namespace,
         /// Ends after the rules that lead to it.
-        _queue: Option<Child>,
+        _program: Child,
     },
 }
 
@@ -405,10 +408,7 @@ impl<'a> Gate<'a> {
                      chain in { type filter hook input priority 0; ct state established,related accept; }\n\
                      chain out { type filter hook output priority 0; ct state established,related accept; }\n}\n";
                 nft(client, text)?;
-                Ok(Self::Rules {
-                    client,
-                    _queue: None,
-                })
+                Ok(Self::Rules { client })
             }
             // As DAF is set up: all that goes out waits for a verdict of its own.
             Through::Queue => {
@@ -424,14 +424,12 @@ impl<'a> Gate<'a> {
                 if ready.context("the queue's program says nothing")?? != "ready" {
                     bail!("the queue's program is not ready");
                 }
-                let text = format!(
-                    "table inet bench {{ chain out {{ type filter hook output priority 0; queue num {QUEUE}; }} }}\n"
-                );
-                nft(client, &text)?;
-                Ok(Self::Rules {
+                let gate = Self::Queue {
                     client,
-                    _queue: Some(program),
-                })
+                    _program: program,
+                };
+                to_queue(client, "-I")?;
+                Ok(gate)
             }
         }
     }
@@ -439,12 +437,25 @@ impl<'a> Gate<'a> {
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
-        if let Self::Rules { client, .. } = self
-            && let Err(error) = nft(client, "delete table inet bench\n")
-        {
+        let undone = match self {
+            Self::Rules { client } => nft(client, "delete table inet bench\n"),
+            Self::Queue { client, .. } => to_queue(client, "-D"),
+            Self::Nothing | Self::Weir { .. } => Ok(()),
+        };
+        if let Err(error) = undone {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Adds the rules by which all that goes out waits for the queue's program, or takes them
+/// away. Not by nft: not every kernel has its `queue`.
+fn to_queue(space: &Namespace, change: &str) -> anyhow::Result<()> {
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        let rule = [change, "OUTPUT", "-j", "NFQUEUE", "--queue-num", QUEUE];
+        space.run(program, &rule)?;
+    }
+    Ok(())
 }
 
 fn nft(space: &Namespace, text: &str) -> anyhow::Result<()> {
