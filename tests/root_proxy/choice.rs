@@ -143,4 +143,29 @@ fn root_access_lists_emergencies_and_methods_hold_for_a_proxy() {
         "{by_port:?}"
     );
     assert_eq!(served("round-robin").iter().sum::<usize>(), 20);
+
+    // Where connections have ended, the next ones go.
+    drop(flow);
+    weir.configure(&web(&REAL, "method = \"least-connections\"", ""));
+    weir.ask(&["reload"]).done();
+    live_soon(&weir, 2);
+    let open = || {
+        let mut flow = networks.open(CLIENT[0], 0, 80).unwrap();
+        let (real, _) = flow.ask().unwrap();
+        (real, flow)
+    };
+    let active = |count: [u64; 2]| {
+        soon("connections to be counted", || {
+            let reals = &pool(&weir, "web")["reals"];
+            let now = [0, 1].map(|real| reals[real]["proxy"]["active"].as_u64().unwrap());
+            (now == count).then_some(())
+        });
+    };
+    active([0, 0]);
+    let mut flows: Vec<_> = (0..20).map(|_| open()).collect();
+    active([10, 10]);
+    flows.retain(|(real, _)| *real == 0);
+    active([10, 0]);
+    flows.extend((0..8).map(|_| open()));
+    active([10, 8]);
 }

@@ -16,11 +16,13 @@ impl Counter {
         self.0.fetch_add(count, Relaxed);
     }
 
-    pub(crate) fn one(&self) {
+    /// Counts one more.
+    pub fn one(&self) {
         self.add(1);
     }
 
-    pub(crate) fn take_one(&self) {
+    /// Counts one less.
+    pub fn take_one(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 

@@ -132,14 +132,18 @@ pub enum Method {
     SourcePortHash,
     /// Each has its turn.
     RoundRobin,
+    /// Where the fewest connections are open for the real's weight: the proxy's only, which
+    /// sees them end.
+    LeastConnections,
 }
 
 impl Method {
-    pub(super) const ALL: [(&str, Self); 4] = [
+    pub(super) const ALL: [(&str, Self); 5] = [
         ("maglev", Self::Maglev),
         ("source-hash", Self::SourceHash),
         ("source-port-hash", Self::SourcePortHash),
         ("round-robin", Self::RoundRobin),
+        ("least-connections", Self::LeastConnections),
     ];
 
     /// The method's word in the configuration.
@@ -149,7 +153,7 @@ impl Method {
 
     pub(super) fn slot_by(self) -> SlotBy {
         match self {
-            Self::Maglev => SlotBy::Flow,
+            Self::Maglev | Self::LeastConnections => SlotBy::Flow,
             Self::SourceHash => SlotBy::Source,
             Self::SourcePortHash => SlotBy::SourcePort,
             Self::RoundRobin => SlotBy::Turn,
@@ -370,6 +374,17 @@ fn pool(
     let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals);
     let method = section.choice("method", &Method::ALL);
+    let is_proxied = matches!(forward, Forward::Proxy(_));
+    if let Some(at) = method.as_ref().filter(|_| !is_proxied)
+        && at.value == Method::LeastConnections
+    {
+        section.error(
+            at.line,
+            format!(
+                "method in {of} is \"least-connections\", and with direct server return no end of a connection is seen; allowed: with forward = \"proxy\", or another method"
+            ),
+        );
+    }
     let slow_start = section.duration("slow_start", Duration::ZERO..=3600 * SECOND);
     let checked = check::read(
         &mut section,

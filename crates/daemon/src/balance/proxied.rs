@@ -1,7 +1,8 @@
 //! Pools with `forward = "proxy"`: what the proxy is told of them, and what it has counted.
 //! Relaying is `weir_proxy`'s; which reals live and what was said of them is the
-//! balancer's. A flow goes where the ring of direct server return would send it, so that
-//! a change of `forward` and a second weir choose the same real.
+//! balancer's.
+
+mod selection;
 
 use std::{
     collections::BTreeMap,
@@ -9,24 +10,16 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, RwLock, RwLockReadGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
-use weir_core::{
-    PortRange, Protocol,
-    balance::{
-        acl::{Access, Exceptions},
-        maglev::{Member, ring},
-        turns::turns,
-    },
-};
-use weir_enforce::SLOTS;
+use weir_core::{PortRange, Protocol, balance::acl::Exceptions};
 use weir_events::alerts::Alerts;
-use weir_proxy::{Chooser, Engine, Flow, Group, Limits, ProxyService, Real, RealState};
+use weir_proxy::{Engine, Group, Limits, ProxyService, Real, RealState};
 
 use super::{
     Pool, RealState as Checked, State,
@@ -36,6 +29,7 @@ use super::{
     settings::Mode,
 };
 use crate::threads::{self, Pulses};
+use selection::{RealSelection, Selector};
 
 /// What clients have caused is told in the log at most so often.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -73,93 +67,6 @@ struct Told {
 
 /// A real that takes new flows: its pool, address and share.
 type Taker = (String, IpAddr, u32);
-
-/// The access list, and the real that each slot belongs to.
-struct RealSelection {
-    /// `None`: everybody is.
-    acl: Option<Arc<Exceptions>>,
-    method: Method,
-    ring: Vec<usize>,
-    reals: Vec<Arc<Real>>,
-    /// The number of the next real, where reals take turns.
-    turn: AtomicUsize,
-}
-
-impl RealSelection {
-    /// The slot of a flow, by the method of its pool.
-    fn slot(&self, flow: &Flow) -> usize {
-        match self.method {
-            Method::Maglev => flow_slot(flow),
-            Method::SourceHash => slot_of(source_hash(flow)),
-            Method::SourcePortHash => slot_of(mix(source_hash(flow), raw(flow.client.port()))),
-            Method::RoundRobin => self.turn.fetch_add(1, Ordering::Relaxed) % SLOTS,
-        }
-    }
-}
-
-struct OnRing(Arc<RwLock<RealSelection>>);
-
-impl Chooser for OnRing {
-    fn admits(&self, client: IpAddr) -> bool {
-        let choice = self.0.read().expect("no holder of this lock panics");
-        let acl = choice.acl.as_ref();
-        acl.is_none_or(|acl| acl.access(client.to_canonical()) == Access::Allow)
-    }
-
-    fn choose(&self, flow: &Flow, tried: &[Arc<Real>]) -> Option<Arc<Real>> {
-        let choice = self.0.read().expect("no holder of this lock panics");
-        let slot = choice.slot(flow);
-        let (before, after) = (choice.ring.get(..slot)?, &choice.ring[slot..]);
-        // Whoever has the next slot takes what a real does not answer.
-        let mut found = after.iter().chain(before).map(|real| &choice.reals[*real]);
-        let is_tried = |real: &Arc<Real>| tried.iter().any(|one| Arc::ptr_eq(one, real));
-        match tried.len() < choice.reals.len() {
-            true => found.find(|real| !is_tried(real)).cloned(),
-            false => None,
-        }
-    }
-}
-
-// The hashes are those of bpf/balance/pools.h and turns.h.
-
-fn words(addr: IpAddr) -> [u64; 2] {
-    let bytes = match addr {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let (low, high) = bytes.split_at(8);
-    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 bytes")))
-}
-
-fn raw(port: u16) -> u64 {
-    u64::from(u16::from_ne_bytes(port.to_be_bytes()))
-}
-
-fn mix(hash: u64, word: u64) -> u64 {
-    let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash ^ hash >> 32
-}
-
-fn source_hash(flow: &Flow) -> u64 {
-    let words = words(flow.client.ip());
-    words.into_iter().fold(0x243f_6a88_85a3_08d3, mix)
-}
-
-fn slot_of(hash: u64) -> usize {
-    let hash = mix(hash, hash >> 29);
-    (((hash & 0xffff_ffff) * SLOTS as u64) >> 32) as usize
-}
-
-fn flow_slot(flow: &Flow) -> usize {
-    let protocol = match flow.protocol {
-        weir_proxy::Protocol::Tcp => Protocol::Tcp,
-        weir_proxy::Protocol::Udp => Protocol::Udp,
-    };
-    let ports =
-        u64::from(protocol.number()) << 32 | raw(flow.vip.port()) << 16 | raw(flow.client.port());
-    let vip = words(flow.vip.ip()).into_iter();
-    slot_of(vip.chain([ports]).fold(source_hash(flow), mix))
-}
 
 /// What the proxy has counted of a virtual address with a port.
 #[derive(Debug, Clone, Serialize)]
@@ -382,15 +289,10 @@ impl Running {
 
 impl ProxiedPool {
     fn new(method: Method, limits: Limits) -> Self {
-        let choice = Arc::new(RwLock::new(RealSelection {
-            acl: None,
-            method,
-            ring: Vec::new(),
-            reals: Vec::new(),
-            turn: AtomicUsize::new(0),
-        }));
+        let choice = RealSelection::of_none(method);
+        let choice = Arc::new(RwLock::new(choice));
         Self {
-            group: Arc::new(Group::new(Box::new(OnRing(choice.clone())), limits)),
+            group: Arc::new(Group::new(Box::new(Selector(choice.clone())), limits)),
             choice,
             of: None,
             reals: BTreeMap::new(),
@@ -438,23 +340,13 @@ impl ProxiedPool {
             return;
         }
         let takers = of.iter().flat_map(|(_, takers)| takers);
-        let names: Vec<_> = takers
+        let shares: Vec<_> = takers
             .map(|(_, at, share)| (at.to_string(), *share))
             .collect();
-        let members: Vec<_> = names
-            .iter()
-            .map(|(name, weight)| Member {
-                name,
-                weight: *weight,
-            })
-            .collect();
-        let ring = match method {
-            Method::RoundRobin => turns(&members, SLOTS),
-            _ => ring(&members, SLOTS),
-        };
-        let mut choice = self.choice.write().expect("no holder of this lock panics");
-        (choice.method, choice.ring, choice.reals) = (method, ring, reals);
-        drop(choice);
+        self.choice
+            .write()
+            .expect("no holder of this lock panics")
+            .take_on(method, &shares, reals);
         self.of = of;
     }
 
@@ -558,128 +450,4 @@ fn not_listening(service: &ProxyService, error: &io::Error) -> String {
         port(service),
         service.vip.ip()
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    fn flow(client: &str, vip: &str) -> Flow {
-        Flow {
-            client: client.parse().unwrap(),
-            vip: vip.parse().unwrap(),
-            protocol: weir_proxy::Protocol::Tcp,
-        }
-    }
-
-    const NAMES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-
-    /// The selection of a pool with three reals of the same weight.
-    fn choice(method: Method) -> RealSelection {
-        let members = NAMES.map(|name| Member { name, weight: 1 });
-        let reals = NAMES.map(|name| Arc::new(Real::new(name.parse().unwrap())));
-        RealSelection {
-            acl: None,
-            method,
-            ring: match method {
-                Method::RoundRobin => turns(&members, SLOTS),
-                _ => ring(&members, SLOTS),
-            },
-            reals: reals.to_vec(),
-            turn: AtomicUsize::new(0),
-        }
-    }
-
-    fn chooser(choice: RealSelection) -> OnRing {
-        OnRing(Arc::new(RwLock::new(choice)))
-    }
-
-    #[test]
-    fn a_flow_has_one_slot_and_others_have_others() {
-        let slots: BTreeSet<_> = (1..=1000)
-            .map(|port| {
-                let client = format!("192.0.2.1:{port}");
-                let [once, again] = [(); 2].map(|()| flow_slot(&flow(&client, "192.0.2.80:80")));
-                assert_eq!(once, again);
-                assert!(once < SLOTS);
-                once
-            })
-            .collect();
-        assert!(slots.len() > 960, "{}", slots.len());
-        let other = flow_slot(&flow("[2001:db8::1]:1", "[2001:db8::80]:80"));
-        assert_ne!(
-            other,
-            flow_slot(&flow("[2001:db8::2]:1", "[2001:db8::80]:80"))
-        );
-    }
-
-    #[test]
-    fn what_a_real_does_not_answer_the_next_one_of_the_ring_takes() {
-        for (_, method) in Method::ALL {
-            let chooser = chooser(choice(method));
-            let flow = flow("192.0.2.1:7", "192.0.2.80:80");
-            let mut tried: Vec<Arc<Real>> = Vec::new();
-            while let Some(real) = chooser.choose(&flow, &tried) {
-                assert!(!tried.iter().any(|one| Arc::ptr_eq(one, &real)));
-                tried.push(real);
-            }
-            assert_eq!(tried.len(), 3);
-        }
-        let nobody = RealSelection {
-            ring: Vec::new(),
-            reals: Vec::new(),
-            ..choice(Method::Maglev)
-        };
-        let flow = flow("192.0.2.1:7", "192.0.2.80:80");
-        assert!(chooser(nobody).choose(&flow, &[]).is_none());
-    }
-
-    #[test]
-    fn a_method_says_which_flows_share_a_real() {
-        // For one client: by ports at one virtual address, and at many by one port.
-        let reals = |method| {
-            let chooser = chooser(choice(method));
-            let taken = |flows: Vec<Flow>| -> BTreeSet<IpAddr> {
-                let reals = flows.iter().map(|flow| chooser.choose(flow, &[]).unwrap());
-                reals.map(|real| real.address).collect()
-            };
-            let by_port = (1..=60).map(|n| flow(&format!("192.0.2.1:{n}"), "192.0.2.80:80"));
-            let by_vip = (1..=60).map(|n| flow("192.0.2.1:7", &format!("192.0.2.{n}:80")));
-            [by_port.collect(), by_vip.collect()].map(|flows| taken(flows).len())
-        };
-        assert_eq!(reals(Method::Maglev), [3, 3]);
-        assert_eq!(reals(Method::SourcePortHash), [3, 1]);
-        assert_eq!(reals(Method::SourceHash), [1, 1]);
-        let chooser = chooser(choice(Method::RoundRobin));
-        let same = flow("192.0.2.1:7", "192.0.2.80:80");
-        let mut served = BTreeMap::new();
-        for _ in 0..30 {
-            let real = chooser.choose(&same, &[]).unwrap();
-            *served.entry(real.address).or_insert(0) += 1;
-        }
-        assert_eq!(served.into_values().collect::<Vec<_>>(), [10, 10, 10]);
-    }
-
-    #[test]
-    fn who_is_denied_is_not_admitted() {
-        let acl = Exceptions {
-            default: Access::Allow,
-            v4: vec![(0xcb00_7100, 24)],
-            v6: Vec::new(),
-        };
-        let chooser = chooser(RealSelection {
-            acl: Some(Arc::new(acl)),
-            ..choice(Method::Maglev)
-        });
-        for (client, is_admitted) in [
-            ("203.0.113.7", false),
-            ("::ffff:203.0.113.7", false),
-            ("203.0.114.7", true),
-            ("2001:db8::1", true),
-        ] {
-            assert_eq!(chooser.admits(client.parse().unwrap()), is_admitted);
-        }
-    }
 }

@@ -333,8 +333,12 @@ fn mistakes_are_named() {
             ":6: ports in [pool.web]: 80/tcp is in [tarpit] as well",
         ),
         (
+            usual("", "method = \"least-connection\""),
+            ":4: method in [pool.web] is \"least-connection\" (did you mean least-connections?); allowed: \"maglev\", \"source-hash\", \"source-port-hash\", \"round-robin\", \"least-connections\"",
+        ),
+        (
             usual("", "method = \"least-connections\""),
-            ":4: method in [pool.web] is \"least-connections\"; allowed: \"maglev\", \"source-hash\", \"source-port-hash\", \"round-robin\"",
+            ":4: method in [pool.web] is \"least-connections\", and with direct server return no end of a connection is seen; allowed: with forward = \"proxy\"",
         ),
         (
             usual("", "slow_start = \"2h\""),
