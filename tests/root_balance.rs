@@ -437,7 +437,7 @@ fn served(backend: &str) {
         ask_all(&mut flows);
     }
     // A client that uses the port of an earlier connection again leaves it.
-    for family in 0..2 {
+    for (family, client) in CLIENT.into_iter().enumerate() {
         let ended = flows
             .iter()
             .position(|(of, real, _)| (*of, *real) == (family, 0));
@@ -446,7 +446,7 @@ fn served(backend: &str) {
         traffic::reset(ended).unwrap();
         let opened = traffic::tcp_open_from(&segment.client, from, to, SILENCE).unwrap();
         opened.set_read_timeout(Some(SOON)).unwrap();
-        assert_eq!(Flow(opened).ask(CLIENT[family]), 1);
+        assert_eq!(Flow(opened).ask(client), 1);
     }
     weir.ask(&["real", "enable", "web", REAL[0]]).done();
     weir.ask(&["real", "weight", "web", REAL[1], "0"]).done();

@@ -79,7 +79,7 @@ fn frame(question: &Question, number: u32, flags: u8) -> Vec<u8> {
     tcp.extend(question.port.to_be_bytes());
     tcp.extend(number.to_be_bytes());
     tcp.extend([0; 4]);
-    tcp.extend([(TCP / 4 << 4) as u8, flags]);
+    tcp.extend([(TCP as u8 / 4) << 4, flags]);
     // The window; checksum and urgent pointer follow.
     tcp.extend(1024u16.to_be_bytes());
     tcp.extend([0; 4]);
