@@ -354,8 +354,8 @@ impl Balancer {
         }
         // The kernel copies word by word, so a packet may find one half of each: of
         // another real, or of a tunnel, it must not. One real's new link-layer address, or
-        // that it drains, is told without a moment in which its flows would find nobody and go elsewhere; a
-        // packet with half of it is lost at worst, and sent again.
+        // that it drains, is told without a moment in which its flows would find nobody and
+        // go elsewhere; a packet with half of it is lost at worst, and sent again.
         let vlan = offset_of!(balance_real, vlan);
         let stays = tunnel.is_none()
             && before.as_deref().is_some_and(|before| {

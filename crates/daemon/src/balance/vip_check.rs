@@ -79,7 +79,7 @@ fn filter(ethertype: u16, port: u16) -> Vec<SockFilter> {
 /// The sockets by which reals of an interface's segment are asked.
 pub(super) struct VipAsker {
     interface: Interface,
-    /// Of IPv4 and of IPv6.
+    /// The packet sockets of IPv4 and of IPv6.
     sockets: [OwnedFd; 2],
     source_port: u16,
     numbers: RandomState,
