@@ -13,7 +13,7 @@ use weir_vrrp::{
 
 fuzz_target!(|data: &[u8]| {
     let _ = (neighbour::read(data), read_ipv4(data), read_ipv6(data));
-    let _ = probe::read(data, 61_000);
+    let _ = probe::read(data);
     for [source, destination] in [["192.0.2.1", "224.0.0.18"], ["fe80::1", "ff02::12"]] {
         let [source, destination]: [IpAddr; 2] =
             [source, destination].map(|text| text.parse().expect("an address"));

@@ -47,6 +47,20 @@ fn root_a_real_without_a_virtual_address_is_down_by_name() {
         let open = real.run("ss", &["-Htan", "state", "syn-recv"]).unwrap();
         assert_eq!(String::from_utf8_lossy(&open.stdout), "");
     }
+    // What no real has is no reason to serve nobody.
+    (0..2).for_each(|number| segment.change_vip(number, "del", VIP[1]));
+    soon("the alert", || {
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        let told =
+            "pool web: all reals fail at a virtual address, so that none is taken out for it";
+        alerts.contains(told).then_some(())
+    });
+    live_soon(&weir, 2);
+    (0..2).for_each(|number| segment.change_vip(number, "add", VIP[1]));
+    soon("the end of the alert", || {
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        (!alerts.contains("virtual address")).then_some(())
+    });
     // By a setting it is not asked.
     weir.configure(&with_check("vip = false"));
     weir.ask(&["reload"]).done();

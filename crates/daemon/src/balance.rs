@@ -172,8 +172,10 @@ struct RealState {
     check: Option<Check>,
     /// Behind a check that it has passed: whether it has the virtual addresses.
     vip_check: Option<VipCheck>,
-    /// The virtual address of its pool that is asked next.
+    /// The virtual address of its pool that is asked next, by its place in the list.
     vip_turn: usize,
+    /// What came of the last check at virtual addresses.
+    has_vips: Option<Result<(), String>>,
     /// The link-layer address of the real, or of the router before it.
     mac: Option<Mac>,
     /// The way to it, where that is a tunnel; its number is not in it.
@@ -513,6 +515,17 @@ impl Balancer {
         });
         let missing = missing.collect::<Vec<_>>().join(", ");
         if is_served && missing.is_empty() {
+            if pool.lack_vips() {
+                let mut errors = pool.reals.iter().filter_map(|real| {
+                    let error = real.has_vips.as_ref()?.as_ref().err()?;
+                    Some(format!("{} ({error})", real.config.address))
+                });
+                let first = errors.next().unwrap_or_default();
+                let message = format!(
+                    "pool {name}: all reals fail at a virtual address, so that none is taken out for it: {first}"
+                );
+                return self.alerts.raise(&about(name), message);
+            }
             return match self.generic_hooks(pool) {
                 hooks if hooks.is_empty() => self.alerts.clear(&about(name)),
                 hooks => self.alerts.raise(

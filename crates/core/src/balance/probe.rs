@@ -1,6 +1,7 @@
 //! Questions to a real at a virtual address: a TCP SYN as the packet path would send it on,
 //! to the real's link-layer address, and what comes back. A real answers it if it has the
-//! address; a host that has not forwards or drops it. Sockets are the caller's.
+//! address; a host that has not drops it, for the packet has no hop left by which another
+//! one could answer in its place. Sockets are the caller's.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,10 @@ const TCP: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_TCP: u8 = 6;
-const HOPS: u8 = 64;
+/// No router forwards it.
+const HOPS: u8 = 1;
+/// The maximum segment size of Ethernet, without which some filters take a SYN for forged.
+const MSS: [u8; 4] = [2, 4, 0x05, 0xb4];
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
@@ -47,53 +51,54 @@ pub struct Question {
 /// What came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The virtual address that answers.
-    pub vip: IpAddr,
-    /// The number of the question.
-    pub number: u32,
+    /// The question as its answer tells it; `real` is who answers.
+    pub question: Question,
     /// Whether the port is open (SYN-ACK); otherwise nobody listens there (RST).
     pub is_open: bool,
 }
 
-/// The frame of a question: a SYN without options.
+/// The frame of a question: a SYN.
 ///
 /// # Panics
 /// The addresses are of two families.
 pub fn syn(question: &Question) -> Vec<u8> {
-    frame(question, question.number, SYN)
+    frame(question, question.number, SYN, &MSS)
 }
 
-/// The frame that takes the question back once the port is known to be open: a RST, so
-/// that the real does not wait for a connection.
+/// The frame that takes a question back once the port is known to be open: a RST, so that
+/// the real does not wait for a connection.
 ///
 /// # Panics
 /// The addresses are of two families.
 pub fn reset(question: &Question) -> Vec<u8> {
-    frame(question, question.number.wrapping_add(1), RST)
+    frame(question, question.number.wrapping_add(1), RST, &[])
 }
 
-fn frame(question: &Question, number: u32, flags: u8) -> Vec<u8> {
+/// `options`: whole words of four bytes.
+fn frame(question: &Question, number: u32, flags: u8, options: &[u8]) -> Vec<u8> {
     let Question { source, vip, .. } = *question;
-    let mut tcp = Vec::with_capacity(TCP);
+    let length = TCP + options.len();
+    let mut tcp = Vec::with_capacity(length);
     tcp.extend(question.source_port.to_be_bytes());
     tcp.extend(question.port.to_be_bytes());
     tcp.extend(number.to_be_bytes());
     tcp.extend([0; 4]);
-    tcp.extend([(TCP as u8 / 4) << 4, flags]);
+    tcp.extend([(length as u8 / 4) << 4, flags]);
     // The window; checksum and urgent pointer follow.
     tcp.extend(1024u16.to_be_bytes());
     tcp.extend([0; 4]);
+    tcp.extend(options);
     let header = pseudo_header(source, vip, PROTOCOL_TCP, tcp.len());
     let sum = checksum(&[&header, &tcp]);
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
 
-    let mut frame = Vec::with_capacity(ETHERNET + IPV6 + TCP);
+    let mut frame = Vec::with_capacity(ETHERNET + IPV6 + length);
     frame.extend(question.real);
     frame.extend(question.source_mac);
     match (source, vip) {
         (IpAddr::V4(source), IpAddr::V4(vip)) => {
             frame.extend(ETHERTYPE_IPV4);
-            let total = (IPV4 + TCP) as u16;
+            let total = (IPV4 + length) as u16;
             frame.extend([0x45, 0]);
             frame.extend(total.to_be_bytes());
             frame.extend([0, 0, 0x40, 0, HOPS, PROTOCOL_TCP, 0, 0]);
@@ -105,7 +110,7 @@ fn frame(question: &Question, number: u32, flags: u8) -> Vec<u8> {
         (IpAddr::V6(source), IpAddr::V6(vip)) => {
             frame.extend(ETHERTYPE_IPV6);
             frame.extend([0x60, 0, 0, 0]);
-            frame.extend((TCP as u16).to_be_bytes());
+            frame.extend((length as u16).to_be_bytes());
             frame.extend([PROTOCOL_TCP, HOPS]);
             frame.extend(source.octets());
             frame.extend(vip.octets());
@@ -116,12 +121,11 @@ fn frame(question: &Question, number: u32, flags: u8) -> Vec<u8> {
     frame
 }
 
-/// Reads what a frame answers to a question from this port; `None`: it is no answer.
-/// Whether the question was asked says its number.
-pub fn read(frame: &[u8], source_port: u16) -> Option<Answer> {
-    let ethertype = frame.get(12..ETHERNET)?;
-    let packet = &frame[ETHERNET..];
-    let (vip, tcp) = match ethertype {
+/// Reads what a frame answers; `None`: it is no answer. Whether its question was asked say
+/// port and number.
+pub fn read(frame: &[u8]) -> Option<Answer> {
+    let (ethernet, packet) = frame.split_first_chunk::<ETHERNET>()?;
+    let (vip, source, tcp) = match &ethernet[12..] {
         [0x08, 0x00] => {
             let header = packet.first_chunk::<IPV4>()?;
             let fragment = u16::from_be_bytes([header[6], header[7]]) & IS_FRAGMENT;
@@ -129,8 +133,9 @@ pub fn read(frame: &[u8], source_port: u16) -> Option<Answer> {
                 return None;
             }
             let length = usize::from(header[0] & 0xf) * 4;
-            let vip: [u8; 4] = header[12..16].try_into().ok()?;
-            (IpAddr::from(vip), packet.get(length.max(IPV4)..)?)
+            let [vip, source]: [IpAddr; 2] =
+                [12, 16].map(|at| [0, 1, 2, 3].map(|n| header[at + n]).into());
+            (vip, source, packet.get(length.max(IPV4)..)?)
         }
         [0x86, 0xdd] => {
             let header = packet.first_chunk::<IPV6>()?;
@@ -138,20 +143,29 @@ pub fn read(frame: &[u8], source_port: u16) -> Option<Answer> {
                 return None;
             }
             let vip: [u8; 16] = header[8..24].try_into().ok()?;
-            (IpAddr::from(vip), &packet[IPV6..])
+            let source: [u8; 16] = header[24..40].try_into().ok()?;
+            (IpAddr::from(vip), IpAddr::from(source), &packet[IPV6..])
         }
         _ => return None,
     };
     let tcp = tcp.first_chunk::<TCP>()?;
-    let to = u16::from_be_bytes([tcp[2], tcp[3]]);
+    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+    let mac = |at: usize| [0, 1, 2, 3, 4, 5].map(|n| ethernet[at + n]);
     let acknowledged = u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]);
     let flags = tcp[13];
-    if to != source_port || flags & ACK == 0 || flags & (SYN | RST) == 0 {
+    if flags & ACK == 0 || flags & (SYN | RST) == 0 {
         return None;
     }
     Some(Answer {
-        vip,
-        number: acknowledged.wrapping_sub(1),
+        question: Question {
+            source_mac: mac(0),
+            real: mac(6),
+            source,
+            source_port: port(2),
+            vip,
+            port: port(0),
+            number: acknowledged.wrapping_sub(1),
+        },
         is_open: flags & RST == 0,
     })
 }
@@ -185,13 +199,15 @@ mod tests {
     /// this number acknowledged. (Its checksum is the kernel's to look at.)
     fn answer(asked: &Question, flags: u8, acknowledged: u32) -> Vec<u8> {
         let back = Question {
+            source_mac: asked.real,
+            real: asked.source_mac,
             source: asked.vip,
             vip: asked.source,
             source_port: asked.port,
             port: asked.source_port,
             ..*asked
         };
-        let mut frame = frame(&back, 7, flags);
+        let mut frame = frame(&back, 7, flags, &[]);
         let tcp = frame.len() - TCP;
         frame[tcp + 8..tcp + 12].copy_from_slice(&acknowledged.to_be_bytes());
         frame
@@ -200,14 +216,19 @@ mod tests {
     #[test]
     fn a_question_is_a_syn_with_whole_checksums_to_the_real() {
         for asked in questions() {
-            for (frame, flags, number) in [(syn(&asked), SYN, u32::MAX), (reset(&asked), RST, 0)] {
+            for (frame, flags, number, length) in [
+                (syn(&asked), SYN, u32::MAX, TCP + MSS.len()),
+                (reset(&asked), RST, 0, TCP),
+            ] {
                 assert_eq!(frame[..6], asked.real);
                 assert_eq!(frame[6..12], asked.source_mac);
-                let (header, tcp) = frame[ETHERNET..].split_at(frame.len() - ETHERNET - TCP);
+                let packet = &frame[ETHERNET..];
+                let (header, tcp) = packet.split_at(packet.len() - length);
+                assert_eq!(usize::from(tcp[12] >> 4) * 4, length);
                 if asked.vip.is_ipv4() {
                     assert_eq!(checksum(&[header]), 0);
                 }
-                let pseudo = pseudo_header(asked.source, asked.vip, PROTOCOL_TCP, TCP);
+                let pseudo = pseudo_header(asked.source, asked.vip, PROTOCOL_TCP, length);
                 assert_eq!(checksum(&[&pseudo, tcp]), 0);
                 assert_eq!(tcp[..4], [0xea, 0x61, 0, 80]);
                 assert_eq!(tcp[4..8], u32::to_be_bytes(number));
@@ -220,10 +241,9 @@ mod tests {
     fn an_answer_is_known_by_its_number_and_says_whether_the_port_is_open() {
         for asked in questions() {
             for (flags, is_open) in [(SYN | ACK, true), (RST | ACK, false)] {
-                let read = read(&answer(&asked, flags, 0), PORT);
+                let read = read(&answer(&asked, flags, 0));
                 let expected = Answer {
-                    vip: asked.vip,
-                    number: u32::MAX,
+                    question: asked,
                     is_open,
                 };
                 assert_eq!(read, Some(expected));
@@ -235,22 +255,21 @@ mod tests {
     fn what_answers_nothing_is_no_answer() {
         for asked in questions() {
             let good = answer(&asked, SYN | ACK, 0);
-            assert_eq!(read(&good, PORT + 1), None);
             for flags in [0, SYN, RST, ACK] {
-                assert_eq!(read(&answer(&asked, flags, 0), PORT), None);
+                assert_eq!(read(&answer(&asked, flags, 0)), None);
             }
             for len in 0..good.len() {
-                assert_eq!(read(&good[..len], PORT), None, "{len} bytes");
+                assert_eq!(read(&good[..len]), None, "{len} bytes");
             }
             let at_protocol = ETHERNET + if asked.vip.is_ipv4() { 9 } else { 6 };
             for (at, byte) in [(12, 0), (ETHERNET, 0), (at_protocol, 17)] {
                 let mut other = good.clone();
                 other[at] = byte;
-                assert_eq!(read(&other, PORT), None, "byte {at}");
+                assert_eq!(read(&other), None, "byte {at}");
             }
         }
         let mut fragment = answer(&questions()[0], SYN | ACK, 0);
         fragment[ETHERNET + 7] = 1;
-        assert_eq!(read(&fragment, PORT), None);
+        assert_eq!(read(&fragment), None);
     }
 }

@@ -22,7 +22,7 @@ use weir_events::Event;
 use super::{
     FIRST, FIRST_LONGEST, POLL_INTERVAL, Pool, RealState, State,
     check::{Check, Target},
-    config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig},
+    config::{BalanceConfig, CheckKind, Emergency, Forward, Method, PoolConfig},
     emergency::{Servers, servers},
     event,
     health::{Health, Life},
@@ -39,6 +39,39 @@ use crate::host::{interface, neighbours};
 const MAX_CHECKS: usize = 256;
 /// The most of these checks that are commands.
 const MAX_COMMANDS: usize = 16;
+
+impl Pool {
+    /// What becomes of a real that was asked at the virtual addresses. One that lacks them
+    /// is down while another real has them, or may have: that none has is no reason to
+    /// serve nobody, but one to tell ([`Pool::lack_vips`]).
+    fn judge_vip_check(&mut self, real: usize, outcome: Result<(), String>) -> Result<(), String> {
+        let asked = &mut self.reals[real];
+        asked.has_vips = Some(outcome.clone());
+        if outcome.is_ok() {
+            let count = self.config.vips.len().max(1);
+            asked.vip_turn = (asked.vip_turn + VipCheck::STEP) % count;
+        }
+        match self.lack_vips() {
+            true => Ok(()),
+            false => outcome,
+        }
+    }
+
+    /// Whether all reals of the pool were asked at the virtual addresses, and no real that
+    /// lives has them.
+    pub(super) fn lack_vips(&self) -> bool {
+        let mut lack = false;
+        for real in &self.reals {
+            match &real.has_vips {
+                Some(Err(_)) => lack = true,
+                // It takes nothing anyway, and cannot take the others' place.
+                _ if real.health.life == Life::Down || real.weight() == 0 => (),
+                _ => return false,
+            }
+        }
+        lack
+    }
+}
 
 impl RealState {
     /// Where its packets go, if it takes any.
@@ -176,6 +209,7 @@ impl State {
                         setting,
                         is_proxied: pool.is_proxied(),
                         vip_check: None,
+                        has_vips: None,
                         ..known
                     },
                     None => RealState {
@@ -193,6 +227,7 @@ impl State {
                         check: None,
                         vip_check: None,
                         vip_turn: 0,
+                        has_vips: None,
                         mac: None,
                         way: None,
                         no_way: String::new(),
@@ -246,6 +281,10 @@ impl State {
                         under_way += 1;
                     }
                     Some(Some(outcome)) => {
+                        let outcome = match self.pools[p].reals[r].vip_check.is_some() {
+                            true => self.pools[p].judge_vip_check(r, outcome),
+                            false => outcome,
+                        };
                         let Pool { config, reals, .. } = &mut self.pools[p];
                         self.news.extend(reals[r].note(config, outcome));
                     }
@@ -325,8 +364,8 @@ impl State {
         let Some(mac) = mac else {
             return false;
         };
-        let check = VipCheck::begin(config, mac, real.vip_turn, &self.sources, asker);
-        real.vip_turn = (real.vip_turn + VipCheck::STEP) % config.vips.len().max(1);
+        let at = (real.config.address, mac);
+        let check = VipCheck::begin(config, at, real.vip_turn, &self.sources, asker);
         real.check = None;
         real.vip_check = check;
         real.vip_check.is_some()
@@ -414,15 +453,28 @@ impl State {
     /// What holds for each pool, by number.
     pub(super) fn rules(&self) -> Vec<PoolRules> {
         let takers = self.takers();
-        // An emergency pool's reals have flows of several pools.
-        let any_drains = self.reals().any(|real| !takers.contains(&real.number));
+        let drains = |pool: &Pool| {
+            let keeps = |real: &RealState| {
+                real.health.life == Life::Up && real.setting.mode != Mode::Disabled
+            };
+            let mut reals = pool.reals.iter();
+            reals.any(|real| keeps(real) && !takers.contains(&real.number))
+        };
         let numbers = self.pools.iter().map(|pool| pool.number);
         let mut rules = vec![PoolRules::default(); places(numbers)];
         for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             rules[pool.number as usize] = PoolRules {
                 slot_by: pool.config.method.slot_by(),
                 acl: self.acl(&pool.config.name),
-                any_drains,
+                any_drains: drains(pool)
+                    || match &pool.config.emergency {
+                        // Its reals have flows of this pool, too.
+                        Some(Emergency::Pool(name)) => self
+                            .pools
+                            .iter()
+                            .any(|p| p.config.name == *name && drains(p)),
+                        _ => false,
+                    },
             };
         }
         rules
