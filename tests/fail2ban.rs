@@ -166,6 +166,37 @@ fn import_says_what_each_jail_becomes() {
     );
 }
 
+/// A start leaves a broken jail out; a reload must not take one away that runs.
+#[test]
+fn a_reload_that_would_break_a_jail_that_runs_is_refused() {
+    let mut host = host("[shop]\nenabled = true\nmaxretry = 1\nbantime = 1h\n");
+    host.start();
+    log(&host, &failures("203.0.113.7", 1));
+    host.until("the ban", |host| host.is_banned("203.0.113.7"));
+    let good = host.read("f/filter.d/shop.conf");
+    host.write("f/filter.d/shop.conf", &format!("{good}[Broken\n"));
+    let line = good.lines().count() + 1;
+    let (code, said) = host.ask(&["reload"]);
+    assert_eq!(code, Some(2), "{said}");
+    let place = format!(
+        "jail shop, which runs: {}",
+        host.filled("{dir}/f/filter.d/shop.conf")
+    );
+    assert!(said.contains(&format!("{place}:{line}: ")), "{said}");
+    // It goes on as it was, and the mended file is taken.
+    log(&host, &failures("203.0.113.8", 1));
+    host.until("the ban", |host| host.is_banned("203.0.113.8"));
+    host.write("f/filter.d/shop.conf", &good);
+    assert_eq!(host.ask(&["reload"]).0, Some(0));
+    log(&host, &failures("2001:db8::9", 1));
+    host.until("the ban", |host| host.is_banned("2001:db8::9"));
+    // Who wants it gone says so.
+    host.write("f/filter.d/shop.conf", &format!("{good}[Broken\n"));
+    host.write("f/jail.local", "[shop]\nenabled = false\n");
+    let (code, said) = host.ask(&["reload"]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
 /// A mistake in a jail's own file, its filter or its action is that jail's: the others
 /// run, and every screen says what does not, with file and line.
 #[test]

@@ -285,6 +285,30 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
     );
 }
 
+/// As the guide has an administrator move over: what the commands may need is kept while
+/// weir observes, also for jails that were taken out meanwhile.
+#[test]
+fn actions_begin_when_a_reload_ends_observing() {
+    let mut host = host(&[(
+        "tell",
+        "[Definition]\nactionban = echo <ip> >> {dir}/told\n",
+    )]);
+    let jail = host.read("f/jail.conf");
+    host.configure("observe = true\n[fail2ban]\npath = \"{dir}/f\"\n");
+    host.start();
+    host.write(
+        "f/jail.conf",
+        &jail.replace("enabled = true", "enabled = false"),
+    );
+    assert_eq!(host.ask(&["reload"]).0, Some(0));
+    host.write("f/jail.conf", &jail);
+    host.configure("[fail2ban]\npath = \"{dir}/f\"\n");
+    let (code, said) = host.ask(&["reload"]);
+    assert_eq!(code, Some(0), "{said}");
+    fails(&host, "anna", "203.0.113.7");
+    wait_for(&host, "told", "203.0.113.7");
+}
+
 #[test]
 fn an_ignorecommand_says_who_is_not_banned() {
     let mut host = host(&[]);

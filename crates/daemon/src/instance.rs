@@ -6,6 +6,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -208,6 +209,14 @@ const FOR_ACTIONS: [Capability; 6] = [
     Capability::CAP_KILL,
 ];
 
+/// Whether they could be gained again since the start.
+static KEEPS_ACTIONS: AtomicBool = AtomicBool::new(false);
+
+/// Can actions gain what they may need? Who is not root runs them as himself.
+pub fn may_run_actions() -> bool {
+    !rustix::process::geteuid().is_root() || KEEPS_ACTIONS.load(Ordering::Relaxed)
+}
+
 /// Kept as well when the proxy of a pool receives at a port below 1024.
 const FOR_PROXY: Capability = Capability::CAP_NET_BIND_SERVICE;
 
@@ -284,6 +293,7 @@ pub fn drop_privileges(needs: Needs) -> Result<(), caps::errors::CapsError> {
     keep.extend(FOR_WATCHES.into_iter().filter(|_| needs.watches));
     keep.extend(needs.low_ports.then_some(FOR_PROXY));
     keep.extend(FOR_PROGRAMS.into_iter().filter(|_| needs.programs));
+    KEEPS_ACTIONS.store(needs.actions, Ordering::Relaxed);
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {

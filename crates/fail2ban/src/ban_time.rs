@@ -73,7 +73,9 @@ impl Growth<'_> {
             let seconds = match expression::formula(&text, &names) {
                 Ok(seconds) => seconds,
                 // What was finite for fewer bans has grown beyond all numbers.
-                Err(_) if count > 0 => f64::INFINITY,
+                Err(e) if count > 0 && e == expression::TOO_LARGE => f64::INFINITY,
+                // Fail2ban leaves a ban whose time it cannot compute as it is.
+                Err(_) if count > 0 => base,
                 Err(e) => {
                     return Err(wrong(
                         "bantime.formula",
@@ -127,6 +129,9 @@ mod tests {
         // Beyond a thousand years a ban is for ever.
         let steep = table(["ban.Time * 1000000 ** ban.Count", "", "", ""]).unwrap();
         assert_eq!(steep, [Some(600), Some(600_000_000), None]);
+        // No permanent ban by a formula that cannot be computed for some count.
+        let gap = table(["ban.Time * 2 / (ban.Count - 1)", "", "", ""]).unwrap();
+        assert_eq!(gap[..4], [600, 600, 1200, 600].map(Some));
         let shrinking = table(["ban.Time / 2", "", "", ""]).unwrap();
         assert_eq!(shrinking, [Some(600)]);
     }

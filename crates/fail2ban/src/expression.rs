@@ -12,6 +12,9 @@ const MAX_DEPTH: usize = 40;
 /// A thousand years, in seconds; longer is for ever.
 const MAX_SECONDS: f64 = 1000.0 * 31_557_600.0;
 
+/// Why a formula has no value that grows beyond all numbers.
+pub(crate) const TOO_LARGE: &str = "the result is no number";
+
 /// A year of 365.25 days, as Fail2ban counts; a month is its twelfth.
 const YEAR: f64 = 31_557_600.0;
 
@@ -63,7 +66,8 @@ fn evaluate(text: &str, has_units: bool, names: Names<'_>) -> Result<f64, String
     let value = parser.condition()?;
     match parser.next() {
         None if value.is_finite() => Ok(value),
-        None => Err("the result is no number".to_owned()),
+        None if value.is_nan() => Err("the result is not defined".to_owned()),
+        None => Err(TOO_LARGE.to_owned()),
         Some(token) => Err(format!("did not expect {}", token.shown())),
     }
 }

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-/// How deep a line's values may stand in each other.
-const MAX_DEPTH: usize = 32;
 /// The most fields that one filter may ask for.
 pub const MAX_FIELDS: usize = 32;
 /// What stands for a field that is not there, or has no value; no value has it in it.
@@ -25,8 +23,6 @@ pub struct Fields {
 pub enum JsonError {
     /// It is no object, or nothing that JSON allows stands at this byte.
     Syntax(usize),
-    /// Values stand in each other too deep.
-    Depth,
     /// A field that is asked for is there twice.
     Twice,
 }
@@ -72,7 +68,7 @@ impl Fields {
         if reader.peek() != Some(b'{') {
             return Err(JsonError::Syntax(reader.at));
         }
-        reader.value(Some(String::new()), 0)?;
+        reader.value(String::new())?;
         reader.blanks();
         if reader.at < reader.bytes.len() {
             return Err(JsonError::Syntax(reader.at));
@@ -124,16 +120,19 @@ impl<'l> Reader<'l> {
         }
     }
 
-    /// A value; `path`: its place, if it or something in it is asked for. What it is as
-    /// text, if it has one.
-    fn value(&mut self, path: Option<String>, depth: usize) -> Result<Option<String>, JsonError> {
-        if depth > MAX_DEPTH {
-            return Err(JsonError::Depth);
-        }
+    /// A value at a place that is asked for, or that something below it is. What it is as
+    /// text, if it has one. (No path is deeper than a field that a filter asks for.)
+    fn value(&mut self, path: String) -> Result<Option<String>, JsonError> {
         self.blanks();
         match self.peek() {
-            Some(b'{') => self.object(path, depth).map(|()| None),
-            Some(b'[') => self.array(depth).map(|()| None),
+            Some(b'{') => self.object(path).map(|()| None),
+            Some(b'[') => self.skip().map(|()| None),
+            _ => self.scalar(),
+        }
+    }
+
+    fn scalar(&mut self) -> Result<Option<String>, JsonError> {
+        match self.peek() {
             Some(b'"') => self.string().map(Some),
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -142,7 +141,57 @@ impl<'l> Reader<'l> {
         }
     }
 
-    fn object(&mut self, path: Option<String>, depth: usize) -> Result<(), JsonError> {
+    /// Passes over a value that nobody asks for, however deep its parts stand in each other:
+    /// a client may choose that.
+    fn skip(&mut self) -> Result<(), JsonError> {
+        // How each array or object that is open ends.
+        let mut open = Vec::new();
+        'value: loop {
+            self.blanks();
+            match self.peek() {
+                Some(begin @ (b'{' | b'[')) => {
+                    let end = if begin == b'{' { b'}' } else { b']' };
+                    self.at += 1;
+                    self.blanks();
+                    if self.peek() == Some(end) {
+                        self.at += 1;
+                    } else {
+                        open.push(end);
+                        self.name_of_next(end)?;
+                        continue 'value;
+                    }
+                }
+                _ => {
+                    self.scalar()?;
+                }
+            }
+            while let Some(end) = open.last().copied() {
+                self.blanks();
+                match self.peek() {
+                    Some(b',') => {
+                        self.at += 1;
+                        self.name_of_next(end)?;
+                        continue 'value;
+                    }
+                    _ => self.expect(end)?,
+                }
+                open.pop();
+            }
+            return Ok(());
+        }
+    }
+
+    /// In an object the name of the next value, with its colon.
+    fn name_of_next(&mut self, end: u8) -> Result<(), JsonError> {
+        if end == b'}' {
+            self.blanks();
+            self.string()?;
+            self.expect(b':')?;
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, path: String) -> Result<(), JsonError> {
         self.expect(b'{')?;
         self.blanks();
         if self.peek() == Some(b'}') {
@@ -153,45 +202,31 @@ impl<'l> Reader<'l> {
             self.blanks();
             let key = self.string()?;
             self.expect(b':')?;
-            let place = path.as_ref().map(|path| match path.is_empty() {
+            let place = match path.is_empty() {
                 true => key,
                 false => format!("{path}.{key}"),
-            });
+            };
             let fields = self.fields;
-            let node = place
-                .as_ref()
-                .and_then(|place| fields.nodes.get_key_value(place));
+            let node = fields.nodes.get_key_value(&place);
             if let Some((known, _)) = node {
                 if self.seen.contains(&known.as_str()) {
                     return Err(JsonError::Twice);
                 }
                 self.seen.push(known);
             }
-            let value = self.value(place.filter(|_| node.is_some()), depth + 1)?;
-            if let Some((_, Some(number))) = node {
-                self.values[*number] = value;
+            match node {
+                None => self.skip()?,
+                Some((_, number)) => {
+                    let value = self.value(place)?;
+                    if let Some(number) = number {
+                        self.values[*number] = value;
+                    }
+                }
             }
             self.blanks();
             match self.peek() {
                 Some(b',') => self.at += 1,
                 _ => return self.expect(b'}'),
-            }
-        }
-    }
-
-    fn array(&mut self, depth: usize) -> Result<(), JsonError> {
-        self.expect(b'[')?;
-        self.blanks();
-        if self.peek() == Some(b']') {
-            self.at += 1;
-            return Ok(());
-        }
-        loop {
-            self.value(None, depth + 1)?;
-            self.blanks();
-            match self.peek() {
-                Some(b',') => self.at += 1,
-                _ => return self.expect(b']'),
             }
         }
     }
@@ -275,23 +310,32 @@ impl<'l> Reader<'l> {
             b't' => '\t',
             b'u' => {
                 let first = self.hex()?;
-                let code = match first {
-                    0xd800..0xdc00 if self.bytes[self.at..].starts_with(b"\\u") => {
-                        self.at += 2;
-                        match self.hex()? {
-                            second @ 0xdc00..0xe000 => {
-                                0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)
-                            }
-                            _ => return Err(JsonError::Syntax(at)),
-                        }
-                    }
-                    code => code,
+                let second = match first {
+                    0xd800..0xdc00 => self.second_half(),
+                    _ => None,
                 };
-                // A lone half of a pair is none.
-                char::from_u32(code).ok_or(JsonError::Syntax(at))?
+                let code = match second {
+                    Some(second) => 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00),
+                    None => first,
+                };
+                // Half of a pair alone is no character, and writers of JSON write it.
+                char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
             }
             _ => return Err(JsonError::Syntax(at)),
         })
+    }
+
+    /// The second half of a pair of surrogates, if it is what comes next.
+    fn second_half(&mut self) -> Option<u32> {
+        let at = self.at;
+        if self.bytes[at..].starts_with(b"\\u") {
+            self.at += 2;
+            if let Ok(half @ 0xdc00..0xe000) = self.hex() {
+                return Some(half);
+            }
+        }
+        self.at = at;
+        None
     }
 
     fn hex(&mut self) -> Result<u32, JsonError> {
@@ -334,6 +378,11 @@ mod tests {
                 "a b  c\n2001:db8::1\n\u{1}\n",
             ),
             (r#"{"msg":"\u00e9\ud83d\ude00"}"#, "é😀\n\u{1}\n\u{1}\n"),
+            // Halves of pairs alone, as `json.dumps` of Python writes them.
+            (
+                r#"{"msg":"\ud800 \ude00\ud83d\u00e9\ud83d\ud83d\ude00"}"#,
+                "\u{fffd} \u{fffd}\u{fffd}é\u{fffd}😀\n\u{1}\n\u{1}\n",
+            ),
             ("{}", "\u{1}\n\u{1}\n\u{1}\n"),
             (r#"{"msg":{"a":1}}"#, "\u{1}\n\u{1}\n\u{1}\n"),
         ] {
@@ -350,7 +399,6 @@ mod tests {
             (r#"{"remote":{"ip":"a"},"remote.ip":"b"}"#, JsonError::Twice),
             (r#"{"m\u0073g":"a","msg":"b"}"#, JsonError::Twice),
             (r#"{"msg":"a"} x"#, JsonError::Syntax(12)),
-            (r#"{"msg":"\ud800"}"#, JsonError::Syntax(9)),
             (r#"{"msg":"\x"}"#, JsonError::Syntax(9)),
             ("{\"msg\":\"a\tb\"}", JsonError::Syntax(9)),
             (r#"{"msg":01x}"#, JsonError::Syntax(9)),
@@ -367,8 +415,24 @@ mod tests {
                 let inner = format!("{}1{}", open.repeat(n), close.repeat(n));
                 format!("{{\"x\":{inner}}}")
             };
-            assert!(fields().text(&deep(MAX_DEPTH - 1)).is_ok());
-            assert_eq!(fields().text(&deep(100_000)), Err(JsonError::Depth));
+            let line = deep(100_000);
+            assert_eq!(fields().text(&line), fields().text("{}"));
+            assert_eq!(
+                fields().text(&line[..line.len() - 1]),
+                Err(JsonError::Syntax(line.len() - 1))
+            );
+        }
+        for skipped in [
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "{\"a\"}",
+            "{1:2}",
+            "[1}",
+            "{\"a\":[}]",
+        ] {
+            let line = format!("{{\"x\":{skipped}}}");
+            assert!(fields().text(&line).is_err(), "{skipped}");
         }
     }
 }

@@ -157,9 +157,6 @@ fn reason(why: &NoFailure, text: &str) -> String {
         NoFailure::Json(JsonError::Syntax(at)) => {
             format!("it is no JSON object, from byte {at} on")
         }
-        NoFailure::Json(JsonError::Depth) => {
-            "it is JSON with values too deep in each other".to_owned()
-        }
         NoFailure::Json(JsonError::Twice) => {
             "it is JSON in which a field that the filter asks for stands twice".to_owned()
         }

@@ -196,9 +196,25 @@ impl Config {
         !self.watches.is_empty() || kinds.any(|kind| matches!(kind, CheckKind::Command(_)))
     }
 
-    /// Does a jail run commands beside its bans?
+    /// Does a jail have commands to run beside its bans?
+    pub fn has_actions(&self) -> bool {
+        self.jails.iter().any(|jail| !jail.commands.is_empty())
+    }
+
+    /// Are they run, and not left out because weir only observes?
     pub fn runs_actions(&self) -> bool {
-        !self.enforcement.observe && self.jails.iter().any(|jail| !jail.commands.is_empty())
+        !self.enforcement.observe && self.has_actions()
+    }
+
+    /// The jails of Fail2ban's that run by this configuration and could not by the next
+    /// one, each with the reason.
+    pub(crate) fn jails_that_would_break<'a>(&self, next: &'a Self) -> Vec<&'a (String, String)> {
+        let runs = |name: &String| {
+            let jails = self.fail2ban.iter().flat_map(|fail2ban| &fail2ban.jails);
+            { jails }.any(|jail| jail.name == *name)
+        };
+        let broken = next.fail2ban.iter().flat_map(|fail2ban| &fail2ban.broken);
+        broken.filter(|(name, _)| runs(name)).collect()
     }
 
     /// The keys whose change only a restart can carry out.

@@ -79,7 +79,8 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         raw_sockets,
         watches: config.runs_commands(),
         low_ports: config.has_privileged_proxy_port(),
-        actions: config.runs_actions(),
+        // Who observes at first is told to act by a reload.
+        actions: config.has_actions(),
         programs: config.app.is_some(),
     })?;
 

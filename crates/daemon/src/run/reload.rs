@@ -125,6 +125,16 @@ impl Reloader {
         let mut workers = self.workers();
         let old = self.service.config.get();
         let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
+        let broken = old.jails_that_would_break(&new);
+        if !broken.is_empty() {
+            let each = broken
+                .iter()
+                .map(|(jail, why)| format!("jail {jail}, which runs: {why}"));
+            return Err(refuse(format!(
+                "{}; what runs goes on. Mend it, or say enabled = false, and reload again",
+                each.collect::<Vec<_>>().join("; ")
+            )));
+        }
         let mut restart = old.restart_needed(&new);
         if new.enforcement.backend == BackendChoice::Ipset && !instance::may_open_raw_sockets() {
             restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
@@ -134,17 +144,12 @@ impl Reloader {
                 "virtual addresses that weir holds from none (it needs CAP_NET_RAW, given up at the start)",
             );
         }
-        if !old.asks_vips() && new.asks_vips() && !instance::may_open_raw_sockets() {
-            restart.push(
-                "checks of reals at virtual addresses from none (they need CAP_NET_RAW, given up at the start)",
-            );
-        }
         if !old.runs_commands() && new.runs_commands() && !instance::may_run_watches() {
             restart.push(
                 "watches and commands of checks from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
             );
         }
-        if !old.runs_actions() && new.runs_actions() {
+        if new.has_actions() && !instance::may_run_actions() {
             restart.push(
                 "actions that run commands from none (what they may need is given up at the start)",
             );

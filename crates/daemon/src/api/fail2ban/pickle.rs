@@ -3,12 +3,14 @@
 //! objects. A decoder of all of pickle would build what a stranger asks for; this one
 //! knows the codes that such a list takes, and refuses every other.
 
-use std::{collections::HashMap, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use super::{Reply, Unanswered};
 
 /// The most words that a command has.
 const MAX_WORDS: usize = 1024;
+/// The most bytes of all its words: one may be named again and again.
+const MAX_TEXT: usize = 1 << 16;
 /// What ends a command and a reply on the wire.
 pub(super) const END: &[u8] = b"<F2B_END_COMMAND>";
 
@@ -82,33 +84,30 @@ impl<'a> Bytes<'a> {
     }
 
     /// A text that its length stands before.
-    fn text(&mut self, length: usize) -> Result<String, NoCommand> {
+    fn text(&mut self, length: usize) -> Result<Cow<'a, str>, NoCommand> {
         let length = self.number(length)?;
         let text = std::str::from_utf8(self.take(length)?);
-        Ok(text
-            .map_err(|_| NoCommand("a word is not UTF-8"))?
-            .to_owned())
+        text.map(Cow::Borrowed)
+            .map_err(|_| NoCommand("a word is not UTF-8"))
     }
 }
 
 /// Reads the words of one command, such as `["status", "sshd"]`; a number is a word.
 ///
 /// # Errors
-/// When the bytes hold anything else than one flat list, or one of more than 1024 words.
+/// When the bytes hold anything else than one flat list, or one of more than 1024 words or
+/// 64 KiB.
 pub fn read_command(bytes: &[u8]) -> Result<Vec<String>, NoCommand> {
     let mut bytes = Bytes(bytes);
-    let mut words: Option<Vec<String>> = None;
+    let mut words: Option<Vec<Cow<'_, str>>> = None;
     // Behind the last mark, or to be appended alone.
-    let mut pending: Vec<String> = Vec::new();
-    let mut memo: HashMap<usize, Option<String>> = HashMap::new();
+    let mut pending: Vec<Cow<'_, str>> = Vec::new();
+    let mut memo: HashMap<usize, Option<Cow<'_, str>>> = HashMap::new();
     loop {
         if pending.len() > MAX_WORDS || memo.len() > 2 * MAX_WORDS {
             return Err(NoCommand("it has more than 1024 words"));
         }
         let code = bytes.byte()?;
-        let put = |at: usize, memo: &mut HashMap<_, _>, pending: &[String]| {
-            memo.insert(at, pending.last().cloned());
-        };
         match code {
             op::PROTO => {
                 bytes.byte()?;
@@ -121,15 +120,20 @@ pub fn read_command(bytes: &[u8]) -> Result<Vec<String>, NoCommand> {
             op::BINUNICODE | op::BINSTRING => pending.push(bytes.text(4)?),
             op::SHORT_BINUNICODE | op::SHORT_BINSTRING => pending.push(bytes.text(1)?),
             op::BINUNICODE8 => pending.push(bytes.text(8)?),
-            op::BININT1 => pending.push(bytes.number(1)?.to_string()),
-            op::BININT2 => pending.push(bytes.number(2)?.to_string()),
+            op::BININT1 => pending.push(bytes.number(1)?.to_string().into()),
+            op::BININT2 => pending.push(bytes.number(2)?.to_string().into()),
             op::BININT => {
                 let number = bytes.take(4)?.try_into().expect("four bytes");
-                pending.push(i32::from_le_bytes(number).to_string());
+                pending.push(i32::from_le_bytes(number).to_string().into());
             }
-            op::BINPUT => put(bytes.number(1)?, &mut memo, &pending),
-            op::LONG_BINPUT => put(bytes.number(4)?, &mut memo, &pending),
-            op::MEMOIZE => put(memo.len(), &mut memo, &pending),
+            op::BINPUT | op::LONG_BINPUT | op::MEMOIZE => {
+                let at = match code {
+                    op::BINPUT => bytes.number(1)?,
+                    op::LONG_BINPUT => bytes.number(4)?,
+                    _ => memo.len(),
+                };
+                memo.insert(at, pending.last().cloned());
+            }
             op::BINGET | op::LONG_BINGET => {
                 let at = bytes.number(if code == op::BINGET { 1 } else { 4 })?;
                 let word = memo.get(&at).cloned().flatten();
@@ -144,10 +148,13 @@ pub fn read_command(bytes: &[u8]) -> Result<Vec<String>, NoCommand> {
             }
             op::STOP => {
                 let words = words.ok_or(NO_LIST)?;
-                return match pending.is_empty() && bytes.0.is_empty() {
-                    true => Ok(words),
-                    false => Err(NO_LIST),
-                };
+                if !pending.is_empty() || !bytes.0.is_empty() {
+                    return Err(NO_LIST);
+                }
+                if words.iter().map(|word| word.len()).sum::<usize>() > MAX_TEXT {
+                    return Err(NoCommand("its words are longer than 64 KiB"));
+                }
+                return Ok(words.into_iter().map(Cow::into_owned).collect());
             }
             _ => return Err(NO_LIST),
         }
@@ -271,5 +278,15 @@ mod tests {
         ]
         .concat();
         assert!(words(&one_by_one).is_err());
+        // A long word that is named again and again takes no room of its own.
+        let long = [
+            &b"\x80\x04](X\x00\xa0\x00\x00"[..],
+            &[b'a'; 0xa000],
+            &b"\x94"[..],
+            &b"h\x00".repeat(MAX_WORDS - 1),
+            b"e.",
+        ]
+        .concat();
+        assert!(words(&long).is_err());
     }
 }
