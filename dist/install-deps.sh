@@ -17,7 +17,7 @@ bench="iproute2 iptables nftables ipset pen haproxy nginx-light libnginx-mod-str
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
-systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban"
+systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban tshark"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2

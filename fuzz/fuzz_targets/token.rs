@@ -1,4 +1,4 @@
-//! What anybody on the network sends to a port that wants a token, and files of keys.
+//! What anybody on the network sends to a port that wants a token, files of keys, and captures.
 #![no_main]
 
 use std::net::IpAddr;
@@ -7,7 +7,10 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use weir_identity::Digest;
 use weir_token::{
-    KeyId, Secret, Statement, TokenOption, VERSION, find,
+    KeyId, Secret, Statement, TokenOption, VERSION,
+    capture::{CaptureReader, ip_packet},
+    find,
+    flow_table::{FlowTable, FlowVerdict},
     key_file::Key,
     verify::{Segment, Verifier},
 };
@@ -19,9 +22,36 @@ struct Input {
     packet: Vec<u8>,
     options: Vec<u8>,
     key_file: String,
+    /// Which magic number it begins with.
+    capture_kind: u8,
+    capture: Vec<u8>,
     source: [u8; 4],
     ports: [u16; 2],
     isn: u32,
+}
+
+/// Reads a capture to its end; nothing in it has a right token.
+fn read_capture(kind: u8, rest: &[u8], verifier: Verifier<'_>) {
+    let magic: &[u8] = match kind % 4 {
+        0 => b"\xd4\xc3\xb2\xa1",
+        1 => b"\xa1\xb2\x3c\x4d",
+        2 => b"\x0a\x0d\x0d\x0a",
+        _ => b"",
+    };
+    let file = [magic, rest].concat();
+    let mut table = FlowTable::new(verifier);
+    let Ok(mut capture) = CaptureReader::new(&file[..]) else {
+        return;
+    };
+    while let Ok(Some(packet)) = capture.next_packet() {
+        if let Ok(Some(ip)) = ip_packet(packet.link, packet.bytes)
+            && let Some(segment) = Segment::read(ip)
+        {
+            table.add(packet.number, packet.time, &segment, packet.is_shortened);
+        }
+    }
+    let is_valid = |verdict| matches!(verdict, FlowVerdict::Valid(_));
+    assert!(!table.flows().iter().any(|flow| is_valid(flow.verdict)));
 }
 
 fuzz_target!(|input: Input| {
@@ -32,6 +62,7 @@ fuzz_target!(|input: Input| {
         keys: vec![(id, &secret)],
         identities: vec![identity],
     };
+    read_capture(input.capture_kind, &input.capture, verifier.clone());
     // Nobody without the key gets in.
     assert!(verifier.verify(&input.packet, EPOCH).is_err());
     if let Ok(Some(option)) = find(&input.options) {

@@ -1,5 +1,7 @@
 //! `weir token`
 
+mod verify;
+
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -13,7 +15,7 @@ use weir_token::{KeyId, config::DEFAULT_KEYS};
 
 use super::{Common, ExitAnswer, show};
 
-/// Make and retire the keys of tokens
+/// Make and retire the keys of tokens, and verify a capture
 ///
 /// Hosts that prove to each other which program began a connection have the
 /// same keys. A key is copied between them as a file (scp -p); its secret is
@@ -23,6 +25,11 @@ pub enum Verb {
     /// The keys that hosts share
     #[command(subcommand)]
     Key(KeyVerb),
+    /// Say which connections of a capture proved who began them, and why others did not
+    ///
+    /// Exit code 0: each connection has a valid token; 1: one has not, or there is none;
+    /// 2: the file is cut or wrong, after what was read of it is shown.
+    Verify(verify::VerifyArgs),
 }
 
 #[derive(Subcommand)]
@@ -73,7 +80,11 @@ impl Place {
     }
 }
 
-pub fn run(common: &Common, Verb::Key(verb): &Verb) -> anyhow::Result<ExitAnswer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
+    let verb = match verb {
+        Verb::Key(verb) => verb,
+        Verb::Verify(args) => return verify::run(common, args),
+    };
     match verb {
         KeyVerb::New { sign_from, place } => new(&place.directory(common), *sign_from, place.json),
         KeyVerb::List { place } => list(&place.directory(common), place.json),

@@ -114,7 +114,7 @@ pub struct Requirement {
     pub ports: Vec<(u16, u16)>,
     /// Sources that it is about; `None`: all.
     pub from: Option<Vec<Prefix>>,
-    /// Who gets in.
+    /// The programs that get in.
     pub aggregates: Vec<Digest>,
     /// Who does not is dropped, and not only counted.
     pub drops: bool,

@@ -30,12 +30,12 @@ impl KeyId {
         (number != 0).then_some(Self(number))
     }
 
-    /// As it stands in a token.
+    /// The number of the key as it stands in a token.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// All of them.
+    /// Every id that a key may have, from 1 on.
     pub fn all() -> impl Iterator<Item = Self> {
         (1..=u8::MAX).map(Self)
     }
@@ -76,7 +76,7 @@ pub struct SecretError;
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// Of random bytes.
+    /// A secret of these bytes, which are to be random.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

@@ -14,7 +14,7 @@ pub const MAX_BYTES: usize = 4096;
 pub struct Key {
     /// The id that stands in its tokens.
     pub id: KeyId,
-    /// When it was made.
+    /// The time at which the key was made.
     pub created: Timestamp,
     /// From when on it may sign. It is accepted at once, so that all hosts know it by then.
     pub sign_from: Timestamp,
@@ -25,7 +25,7 @@ pub struct Key {
 /// Is a key good?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyState {
-    /// It is accepted, and may sign.
+    /// The key is accepted, and may sign.
     Live(Secret),
     /// It is over, and its secret is gone.
     Retired(Timestamp),
@@ -47,7 +47,7 @@ pub enum KeyFileError {
     Value {
         /// The key in the file.
         key: &'static str,
-        /// What is wrong with it.
+        /// The mistake in the value.
         wrong: &'static str,
         /// What may stand there.
         allowed: &'static str,

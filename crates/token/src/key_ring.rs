@@ -19,7 +19,7 @@ pub struct KeyRing {
 pub struct TwoKeys(pub KeyId);
 
 impl KeyRing {
-    /// Of these.
+    /// The ring of these keys.
     ///
     /// # Errors
     /// Two have one id.
@@ -31,12 +31,12 @@ impl KeyRing {
         }
     }
 
-    /// All of them, by their numbers.
+    /// All keys, by their numbers.
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 
-    /// Those whose tokens are accepted: all that are not retired.
+    /// The keys whose tokens are accepted: all that are not retired.
     pub fn accepted(&self) -> impl Iterator<Item = (KeyId, &Secret)> {
         let keys = self.keys.iter();
         keys.filter_map(|key| Some((key.id, key.secret()?)))

@@ -2,13 +2,17 @@
 //! connection (`option`), of which keys its MAC is made (`key`, files of them in
 //! `key_file`, which of several in `key_ring`), what the MAC is about (`statement`), and
 //! whether a packet proves what it claims (`verify`): the reference that the programs of
-//! `bpf/token/` have to agree with. What is wanted of whom is configured (`config`).
+//! `bpf/token/` have to agree with. Of capture files, `capture` reads the packets and
+//! `flow_table` says which connections proved what. What is wanted of whom is configured
+//! (`config`).
 //!
 //! Files are read and written by the daemon and the command line, packets by the kernel.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod config;
+pub mod flow_table;
 mod key;
 pub mod key_file;
 pub mod key_ring;
@@ -19,6 +23,8 @@ pub mod verify;
 pub use key::{IdentityKey, KeyId, KeyIdError, Secret, SecretError};
 pub use option::{EXID, KIND, OPTION_BYTES, OptionError, TokenOption, VERSION, find};
 pub use statement::{EPOCH_SECONDS, Statement, epoch_at, epoch_near};
+/// The aggregate of a program, which a token is of.
+pub use weir_identity::Digest;
 
 /// How many epochs a token may be from the one in which it is verified.
 pub const EPOCH_SLACK: u64 = 1;

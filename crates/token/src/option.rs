@@ -8,8 +8,8 @@ pub const VERSION: u8 = 1;
 pub const KIND: u8 = 254;
 /// ... that is told from others by this (RFC 6994).
 pub const EXID: u16 = 0x7765;
-/// Its length: beside the options of Linux's SYN (MSS, SACK, time stamps, window scale)
-/// there is just this room.
+/// The length of a token in bytes: beside the options of Linux's SYN (MSS, SACK, time
+/// stamps, window scale) there is just this room.
 pub const OPTION_BYTES: usize = 20;
 
 /// The end of options, and padding between them.
@@ -46,7 +46,7 @@ pub enum OptionError {
 }
 
 impl TokenOption {
-    /// As it stands in the SYN.
+    /// The token as it stands in the SYN.
     pub fn bytes(&self) -> [u8; OPTION_BYTES] {
         let mut bytes = [0; OPTION_BYTES];
         bytes[0] = KIND;

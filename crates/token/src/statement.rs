@@ -28,7 +28,7 @@ pub fn epoch_near(now: u64, lower: u16) -> (u64, i16) {
 /// One connection at its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
-    /// Whose secret it is signed with.
+    /// The id of the secret that signs.
     pub key_id: KeyId,
     /// The whole number.
     pub epoch: u64,
@@ -48,7 +48,7 @@ fn mapped(addr: IpAddr) -> [u8; 16] {
 }
 
 impl Statement {
-    /// As it is hashed.
+    /// The statement as it is hashed.
     pub fn bytes(&self) -> [u8; 56] {
         let mut bytes = [0; 56];
         bytes[..4].copy_from_slice(&[VERSION, self.key_id.number(), TCP, 0]);

@@ -15,7 +15,7 @@ const ACK: u8 = 0x10;
 /// Why a SYN proves nothing, in the order in which it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Refusal {
-    /// It has no token.
+    /// The SYN has no token.
     Missing,
     /// Its options contradict themselves, or it has no whole TCP header.
     Malformed,
@@ -23,9 +23,9 @@ pub enum Refusal {
     OtherVersion,
     /// A key that is not there, or is retired.
     UnknownKey,
-    /// Of another time: a replay, or clocks that differ.
+    /// A token of another time: a replay, or clocks that differ.
     OtherEpoch,
-    /// Of nobody whose token is wanted.
+    /// A token of nobody whose token is wanted.
     NotNamed,
     /// Forged, or of another connection.
     WrongMac,
@@ -49,13 +49,13 @@ impl Refusal {
 /// A TCP segment as far as it counts here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment<'p> {
-    /// Who sends it.
+    /// Address and port of the sender.
     pub source: (IpAddr, u16),
-    /// Whom it is for.
+    /// Address and port of the receiver.
     pub dest: (IpAddr, u16),
-    /// Its sequence number.
+    /// The sequence number, of a SYN the initial one.
     pub sequence: u32,
-    /// Of the fourteenth byte.
+    /// The flags of the fourteenth byte, CWR to FIN.
     pub flags: u8,
     /// What stands between its header and its data; `None`: the header says less than it
     /// has, or more than there is.
@@ -63,8 +63,8 @@ pub struct Segment<'p> {
 }
 
 impl<'p> Segment<'p> {
-    /// Of an IP packet; `None`: it is none, a part of one, or behind headers that are not
-    /// gone through.
+    /// The segment in an IP packet; `None`: it is none, a part of one, or behind headers that
+    /// are not gone through.
     pub fn read(packet: &'p [u8]) -> Option<Self> {
         let (source, dest, protocol, transport): (IpAddr, IpAddr, u8, &[u8]);
         match packet.first()? >> 4 {
@@ -116,9 +116,14 @@ impl<'p> Segment<'p> {
         })
     }
 
-    /// Does it begin a connection?
+    /// Does the segment begin a connection?
     pub fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK) == SYN
+    }
+
+    /// Is it the answer to one that does?
+    pub fn is_syn_ack(&self) -> bool {
+        self.flags & (SYN | ACK) == SYN | ACK
     }
 }
 
@@ -127,7 +132,7 @@ impl<'p> Segment<'p> {
 pub struct Verifier<'k> {
     /// The secrets that are accepted.
     pub keys: Vec<(KeyId, &'k Secret)>,
-    /// Whose tokens are wanted; the first one of those that a tag means.
+    /// The programs whose tokens are wanted; the first one of those that a tag means.
     pub identities: Vec<Digest>,
 }
 
@@ -141,7 +146,7 @@ impl Verifier<'_> {
         self.verify_segment(&segment, epoch)
     }
 
-    /// The same of a segment.
+    /// Whose connection a SYN that is read already begins, in this epoch.
     ///
     /// # Errors
     /// As above.

@@ -1,0 +1,44 @@
+//! The IP packet behind the headers of a link, by LINKTYPE (tcpdump.org).
+
+/// A kind of link whose headers are not known here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "link type {0} is not read; allowed: 1 (Ethernet), 113 and 276 (Linux cooked), 12, 14, 101, 228 and 229 (raw IP), 0 and 108 (loopback)"
+)]
+pub struct LinkError(pub u32);
+
+/// VLAN tags one behind the other that are gone through.
+const TAGS: usize = 4;
+
+/// The IP packet in what was captured; `None`: there is none, or it is cut before.
+///
+/// # Errors
+/// Nothing is known of such a link.
+pub fn ip_packet(link: u32, bytes: &[u8]) -> Result<Option<&[u8]>, LinkError> {
+    Ok(match link {
+        1 => by_ethertype(bytes, 12, 14),
+        113 => by_ethertype(bytes, 14, 16),
+        276 => by_ethertype(bytes, 0, 20),
+        12 | 14 | 101 | 228 | 229 => Some(bytes),
+        0 | 108 => bytes.get(4..),
+        other => return Err(LinkError(other)),
+    })
+}
+
+/// With the type at this offset, and what it is of at that one.
+fn by_ethertype(bytes: &[u8], kind_at: usize, mut at: usize) -> Option<&[u8]> {
+    let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+    let mut kind = word(kind_at)?;
+    for _ in 0..TAGS {
+        // 802.1Q, 802.1ad, and what came before it.
+        if !matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
+            break;
+        }
+        kind = word(at + 2)?;
+        at += 4;
+    }
+    match kind {
+        0x0800 | 0x86dd => bytes.get(at..),
+        _ => None,
+    }
+}

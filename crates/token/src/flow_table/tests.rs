@@ -1,0 +1,146 @@
+use super::*;
+use crate::{KeyId, Secret, Statement, VERSION};
+
+const SYN: u8 = 0x02;
+const SYN_ACK: u8 = 0x12;
+const ACK: u8 = 0x10;
+const TIME: Option<Duration> = Some(Duration::from_secs(1_780_000_000));
+
+fn end(addr: &str, port: u16) -> Endpoint {
+    (addr.parse().unwrap(), port)
+}
+
+struct Maker {
+    secret: Secret,
+    id: KeyId,
+    identity: Digest,
+}
+
+impl Maker {
+    fn new() -> Self {
+        Self {
+            secret: Secret::new([3; 32]),
+            id: KeyId::MIN,
+            identity: Digest([7; 32]),
+        }
+    }
+
+    fn table(&self) -> FlowTable<'_> {
+        FlowTable::new(Verifier {
+            keys: vec![(self.id, &self.secret)],
+            identities: vec![self.identity],
+        })
+    }
+
+    /// The options of a SYN with a token.
+    fn options(&self, source: Endpoint, dest: Endpoint, isn: u32) -> [u8; 20] {
+        let epoch = epoch_at(TIME.unwrap().as_secs());
+        let statement = Statement {
+            key_id: self.id,
+            epoch,
+            source,
+            dest,
+            isn,
+        };
+        TokenOption {
+            version: VERSION,
+            key_id: self.id.number(),
+            epoch: epoch as u16,
+            tag: [7; 4],
+            mac: statement.mac(&self.secret.identity_key(self.id, &self.identity)),
+        }
+        .bytes()
+    }
+}
+
+fn segment(
+    source: Endpoint,
+    dest: Endpoint,
+    sequence: u32,
+    flags: u8,
+    options: &[u8],
+) -> Segment<'_> {
+    Segment {
+        source,
+        dest,
+        sequence,
+        flags,
+        options: Some(options),
+    }
+}
+
+fn verdicts(table: &FlowTable<'_>) -> Vec<&'static str> {
+    let flows = table.flows().iter();
+    flows.map(|flow| flow.verdict.name()).collect()
+}
+
+#[test]
+fn each_connection_has_one_verdict() {
+    let maker = Maker::new();
+    let mut table = maker.table();
+    let server = end("2001:db8::9", 80);
+    let client = |port| end("2001:db8::1", port);
+    let good = maker.options(client(1), server, 5);
+    // Both directions of one that is right; a SYN that was lost comes again.
+    table.add(1, TIME, &segment(client(1), server, 5, SYN, &good), false);
+    table.add(2, TIME, &segment(client(1), server, 5, SYN, &good), false);
+    table.add(3, TIME, &segment(server, client(1), 9, SYN_ACK, &[]), false);
+    table.add(4, TIME, &segment(client(1), server, 6, ACK, &[]), false);
+    assert_eq!(verdicts(&table), ["valid"]);
+    let flow = &table.flows()[0];
+    assert_eq!((flow.packet, flow.packets, flow.server), (2, 4, server));
+    // The same once more is a replay, another number on the same ports a new connection.
+    table.add(5, TIME, &segment(client(1), server, 5, SYN, &good), false);
+    table.add(6, TIME, &segment(client(1), server, 6, SYN, &good), false);
+    // One without a token, until its program is known.
+    let later = maker.options(client(2), server, 5);
+    table.add(7, TIME, &segment(client(2), server, 5, SYN, &[]), false);
+    assert_eq!(
+        verdicts(&table),
+        ["valid", "replayed", "wrong-mac", "missing"]
+    );
+    table.add(8, TIME, &segment(client(2), server, 5, SYN, &later), false);
+    assert_eq!(table.flows()[3].verdict, FlowVerdict::Valid(maker.identity));
+    // Without a SYN, from either side; without a time; and cut by the capture.
+    table.add(9, TIME, &segment(client(3), server, 5, ACK, &[]), false);
+    table.add(
+        10,
+        TIME,
+        &segment(server, client(4), 5, SYN_ACK, &[]),
+        false,
+    );
+    assert_eq!(table.flows()[5].client, client(4));
+    let timeless = maker.options(client(5), server, 5);
+    table.add(
+        11,
+        None,
+        &segment(client(5), server, 5, SYN, &timeless),
+        false,
+    );
+    let cut = Segment {
+        options: None,
+        ..segment(client(6), server, 5, SYN, &[])
+    };
+    table.add(12, TIME, &cut, true);
+    table.add(13, TIME, &Segment { sequence: 8, ..cut }, false);
+    assert_eq!(
+        verdicts(&table)[4..],
+        ["no-flow", "no-flow", "no-time", "shortened", "malformed"]
+    );
+}
+
+#[test]
+fn connections_beyond_the_limit_are_counted() {
+    let maker = Maker::new();
+    let mut table = maker.table();
+    let server = end("192.0.2.9", 80);
+    for number in 0..MAX_FLOWS as u32 + 3 {
+        let client = (IpAddr::from(std::net::Ipv4Addr::from_bits(number)), 1);
+        table.add(1, TIME, &segment(client, server, 5, ACK, &[]), false);
+    }
+    assert_eq!((table.flows().len(), table.beyond()), (MAX_FLOWS, 3));
+    // Those that are known go on.
+    let first = (IpAddr::from([0, 0, 0, 0]), 1);
+    table.add(2, TIME, &segment(first, server, 6, ACK, &[]), false);
+    assert_eq!((table.flows()[0].packets, table.beyond()), (2, 3));
+}

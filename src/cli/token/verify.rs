@@ -1,0 +1,211 @@
+//! `weir token verify`
+
+use std::{fs::File, io::BufReader, path::PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use weir_daemon::{config::Config, token::keys};
+use weir_token::{
+    Digest,
+    capture::{CaptureReader, ip_packet},
+    flow_table::{Flow, FlowTable, FlowVerdict},
+    verify::{Segment, Verifier},
+};
+
+use super::{
+    super::{Common, ExitAnswer, show},
+    Place,
+};
+
+/// `weir token verify`: the capture, and whose tokens are right.
+#[derive(clap::Args)]
+pub struct VerifyArgs {
+    /// A capture, as tcpdump -w or Wireshark writes it: pcap or pcapng
+    file: PathBuf,
+    /// Accept tokens of this program (its SHA-256 as a whole); may be repeated [default: those
+    /// that [token.require] of the configuration names]
+    #[arg(long, value_name = "SHA256")]
+    aggregate: Vec<Digest>,
+    /// Only connections to this TCP port; may be repeated
+    #[arg(long, value_name = "PORT")]
+    port: Vec<u16>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// What the packets of a file were.
+#[derive(Default)]
+struct Counts {
+    packets: u64,
+    /// Not TCP, or a part of a packet.
+    other: u64,
+}
+
+pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
+    let identities = identities(common, args)?;
+    let ring = keys::read(&args.place.directory(common))?;
+    let keys: Vec<_> = ring.accepted().collect();
+    ensure!(
+        !keys.is_empty(),
+        "there is no key in {} that is not retired",
+        args.place.directory(common).display()
+    );
+    let mut table = FlowTable::new(Verifier { keys, identities });
+    let path = args.file.display();
+    let file = File::open(&args.file).with_context(|| format!("cannot read {path}"))?;
+    let mut counts = Counts::default();
+    let read = read(file, args, &mut table, &mut counts).with_context(|| path.to_string());
+    let refused = table
+        .flows()
+        .iter()
+        .filter(|flow| !matches!(flow.verdict, FlowVerdict::Valid(_)))
+        .count();
+    let valid = table.flows().len() - refused;
+    if args.place.json {
+        let flows: Vec<_> = table.flows().iter().map(flow_json).collect();
+        show::json(&json!({
+            "flows": flows,
+            "valid": valid,
+            "refused": refused,
+            "packets": counts.packets,
+            "other_packets": counts.other,
+            "beyond_limit": table.beyond(),
+            "error": read.as_ref().err().map(|error| format!("{error:#}")),
+        }))?;
+    } else {
+        print(&table, &counts, valid, refused)?;
+    }
+    // What was read before a mistake has been shown.
+    read?;
+    Ok(match refused == 0 && valid > 0 && table.beyond() == 0 {
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
+    })
+}
+
+/// Those on the command line, else those of the configuration.
+fn identities(common: &Common, args: &VerifyArgs) -> anyhow::Result<Vec<Digest>> {
+    if !args.aggregate.is_empty() {
+        return Ok(args.aggregate.clone());
+    }
+    let config = Config::load(&common.config)?;
+    let requirements = config
+        .token
+        .into_iter()
+        .flat_map(|token| token.requirements);
+    let mut named: Vec<_> = requirements.flat_map(|r| r.aggregates).collect();
+    named.sort_unstable();
+    named.dedup();
+    if named.is_empty() {
+        bail!(
+            "nobody's tokens would be right: no [token.require.NAME] in {} names a program; allowed: --aggregate SHA256",
+            common.config.display()
+        );
+    }
+    Ok(named)
+}
+
+/// Takes all packets of the file into the table.
+fn read(
+    file: File,
+    args: &VerifyArgs,
+    table: &mut FlowTable<'_>,
+    counts: &mut Counts,
+) -> anyhow::Result<()> {
+    let mut capture = CaptureReader::new(BufReader::new(file))?;
+    while let Some(packet) = capture.next_packet()? {
+        counts.packets += 1;
+        let ip = ip_packet(packet.link, packet.bytes)
+            .with_context(|| format!("packet {}", packet.number))?;
+        let Some(segment) = ip.and_then(Segment::read) else {
+            counts.other += 1;
+            continue;
+        };
+        let ends = [segment.dest.1, segment.source.1];
+        if args.port.is_empty() || ends.iter().any(|port| args.port.contains(port)) {
+            table.add(packet.number, packet.time, &segment, packet.is_shortened);
+        }
+    }
+    Ok(())
+}
+
+fn endpoint((addr, port): (std::net::IpAddr, u16)) -> String {
+    std::net::SocketAddr::new(addr, port).to_string()
+}
+
+/// When the packet that decided was on the wire; `None`: the capture does not say, or
+/// something beyond the calendar.
+fn moment(flow: &Flow) -> Option<jiff::Timestamp> {
+    let time = flow.time?;
+    let seconds = i64::try_from(time.as_secs()).ok()?;
+    jiff::Timestamp::new(seconds, time.subsec_nanos() as i32).ok()
+}
+
+fn flow_json(flow: &Flow) -> Value {
+    let identity = match flow.verdict {
+        FlowVerdict::Valid(identity) => Some(identity.to_string()),
+        _ => None,
+    };
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    json!({
+        "client": endpoint(flow.client),
+        "server": endpoint(flow.server),
+        "verdict": flow.verdict.name(),
+        "aggregate": identity,
+        "packet": flow.packet,
+        "time": moment(flow).map(|time| time.to_string()),
+        "packets": flow.packets,
+        "token": flow.token.map(|token| json!({
+            "version": token.version,
+            "key": token.key_id,
+            "epoch": token.epoch,
+            "tag": hex(&token.tag),
+            "mac": hex(&token.mac),
+        })),
+    })
+}
+
+fn print(
+    table: &FlowTable<'_>,
+    counts: &Counts,
+    valid: usize,
+    refused: usize,
+) -> anyhow::Result<()> {
+    let rows: Vec<_> = table
+        .flows()
+        .iter()
+        .map(|flow| {
+            let identity = match flow.verdict {
+                FlowVerdict::Valid(identity) => identity.to_string(),
+                _ => "-".to_owned(),
+            };
+            vec![
+                flow.packet.to_string(),
+                endpoint(flow.client),
+                endpoint(flow.server),
+                flow.verdict.name().to_owned(),
+                flow.token
+                    .map_or_else(|| "-".to_owned(), |token| token.key_id.to_string()),
+                identity,
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        let head = ["PACKET", "CLIENT", "SERVER", "VERDICT", "KEY", "AGGREGATE"];
+        show::table(&head, &rows)?;
+    }
+    show::line(format!(
+        "{} connections: {valid} valid, {refused} refused; {} packets, {} of them not TCP or not whole",
+        table.flows().len(),
+        counts.packets,
+        counts.other
+    ))?;
+    if table.beyond() > 0 {
+        show::line(format!(
+            "{} packets of more connections than can be told apart ({}): give --port",
+            table.beyond(),
+            weir_token::flow_table::MAX_FLOWS
+        ))?;
+    }
+    Ok(())
+}

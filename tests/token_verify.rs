@@ -1,0 +1,420 @@
+//! `weir token verify`: which connections of a capture proved who began them, over the kinds
+//! of capture files and links, cut anywhere; and the dissector for Wireshark, by tshark.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_token::{Digest, KeyId, Statement, TokenOption, VERSION, epoch_at, key_file::Key};
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+const SECONDS: u32 = 1_780_000_000;
+const PORT: u16 = 8080;
+const IDENTITY: Digest = Digest([0xab; 32]);
+
+/// A key, and captures.
+struct Lab {
+    dir: TempDir,
+    key: Key,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let dir = TempDir::with_prefix("weir-token-").unwrap();
+        let keys = dir.path().join("keys");
+        let made = Command::new(WEIR)
+            .args(["token", "key", "new", "--keys"])
+            .arg(&keys)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let key = fs::read_to_string(keys.join("1.key")).unwrap();
+        let key = Key::parse(&key).unwrap();
+        Self { dir, key }
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn verify(&self, file: &PathBuf, more: &[&str]) -> Output {
+        let identity = IDENTITY.to_string();
+        Command::new(WEIR)
+            .args(["token", "verify", "--aggregate", &identity, "--keys"])
+            .arg(self.dir.path().join("keys"))
+            .args(more)
+            .arg(file)
+            .output()
+            .unwrap()
+    }
+
+    /// The options of a SYN with a token of the time of the capture.
+    fn token(&self, source: IpAddr, dest: IpAddr, isn: u32) -> [u8; 20] {
+        let epoch = epoch_at(SECONDS.into());
+        let statement = Statement {
+            key_id: self.key.id,
+            epoch,
+            source: (source, 40_000),
+            dest: (dest, PORT),
+            isn,
+        };
+        let secret = self.key.secret().unwrap();
+        TokenOption {
+            version: VERSION,
+            key_id: self.key.id.number(),
+            epoch: epoch as u16,
+            tag: *IDENTITY.0.first_chunk().unwrap(),
+            mac: statement.mac(&secret.identity_key(self.key.id, &IDENTITY)),
+        }
+        .bytes()
+    }
+
+    /// Packets of connections that end in each way, by family: [`VERDICTS`].
+    fn packets(&self, is_v6: bool) -> Vec<(u32, Vec<u8>)> {
+        let addr = |v4: &str, v6: &str| -> IpAddr { if is_v6 { v6 } else { v4 }.parse().unwrap() };
+        let dest = addr("192.0.2.9", "2001:db8::9");
+        let sources =
+            [1, 2, 3, 4, 5].map(|n| addr(&format!("192.0.2.{n}"), &format!("2001:db8::{n}")));
+        let good = self.token(sources[0], dest, 7);
+        let syn = |source, options: &[u8]| packet(source, dest, 40_000, 7, 2, options);
+        let mut unknown = good;
+        unknown[5] = KeyId::new(9).unwrap().number();
+        vec![
+            (0, syn(sources[0], &good)),
+            (0, packet(sources[0], dest, 40_000, 8, 0x10, &[])),
+            // A copy of it from elsewhere, and once more.
+            (1, syn(sources[1], &good)),
+            (1, syn(sources[0], &good)),
+            (2, syn(sources[2], &[])),
+            (300, syn(sources[3], &self.token(sources[3], dest, 7))),
+            (3, syn(sources[4], &unknown)),
+            (4, packet(dest, sources[0], PORT, 1, 0x11, &[])),
+        ]
+    }
+}
+
+/// What becomes of the connections of [`Lab::packets`], in order.
+const VERDICTS: [&str; 6] = [
+    "valid",
+    "wrong-mac",
+    "replayed",
+    "missing",
+    "other-epoch",
+    "unknown-key",
+];
+
+fn packet(
+    source: IpAddr,
+    dest: IpAddr,
+    port: u16,
+    sequence: u32,
+    flags: u8,
+    options: &[u8],
+) -> Vec<u8> {
+    let other = if port == PORT { 40_000 } else { PORT };
+    let mut tcp = [port.to_be_bytes(), other.to_be_bytes()].concat();
+    tcp.extend(sequence.to_be_bytes());
+    let words = (20 + options.len()) as u8 / 4;
+    tcp.extend([0, 0, 0, 0, words << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    tcp.extend(options);
+    let len = tcp.len() as u8;
+    let mut packet = match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            let mut head = vec![0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, 64, 6, 0, 0];
+            head.extend([source.octets(), dest.octets()].concat());
+            head
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            let mut head = vec![0x60, 0, 0, 0, 0, len, 6, 64];
+            head.extend([source.octets(), dest.octets()].concat());
+            head
+        }
+        _ => unreachable!("both are of one family"),
+    };
+    packet.extend(tcp);
+    packet
+}
+
+/// A pcap of packets and their seconds.
+fn pcap(link: u32, is_nanos: bool, packets: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let magic: u32 = if is_nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
+    let mut file = magic.to_le_bytes().to_vec();
+    file.extend([2, 0, 4, 0]);
+    for value in [0, 0, 262_144, link] {
+        file.extend(value.to_le_bytes());
+    }
+    for (after, packet) in packets {
+        let frame = [header(link, packet), packet.clone()].concat();
+        let len = frame.len() as u32;
+        // Nanoseconds that would be another second if they were microseconds.
+        let part = if is_nanos { 999_999_999 } else { 999_999 };
+        for value in [SECONDS + after, part, len, len] {
+            file.extend(value.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+/// What stands before the packet on such a link.
+fn header(link: u32, packet: &[u8]) -> Vec<u8> {
+    let kind: [u8; 2] = if packet[0] >> 4 == 4 {
+        [8, 0]
+    } else {
+        [0x86, 0xdd]
+    };
+    match link {
+        1 => [&[2; 12], &kind[..]].concat(),
+        113 => [&[0, 0, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0], &kind[..]].concat(),
+        276 => [
+            &kind[..],
+            &[0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0],
+        ]
+        .concat(),
+        _ => Vec::new(),
+    }
+}
+
+fn pcapng(link: u16, packets: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let block = |kind: u32, body: &[u8]| {
+        let mut body = body.to_vec();
+        body.resize(body.len().next_multiple_of(4), 0);
+        let len = (body.len() as u32 + 12).to_le_bytes();
+        [&kind.to_le_bytes()[..], &len, &body, &len].concat()
+    };
+    let mut section = 0x1a2b_3c4d_u32.to_le_bytes().to_vec();
+    section.extend([1, 0, 0, 0]);
+    section.extend([0xff; 8]);
+    // Nanoseconds.
+    let [low, high] = link.to_le_bytes();
+    let interface = [low, high, 0, 0, 0, 0, 4, 0, 9, 0, 1, 0, 9, 0, 0, 0];
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &interface)].concat();
+    for (after, packet) in packets {
+        let frame = [header(link.into(), packet), packet.clone()].concat();
+        let nanos = u64::from(SECONDS + after) * 1_000_000_000;
+        let len = frame.len() as u32;
+        let mut body = Vec::new();
+        for value in [0, (nanos >> 32) as u32, nanos as u32, len, len] {
+            body.extend(value.to_le_bytes());
+        }
+        body.extend(frame);
+        file.extend(block(6, &body));
+    }
+    file
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+fn verdicts(answer: &Value) -> Vec<&str> {
+    let flows = answer["flows"].as_array().unwrap().iter();
+    flows
+        .map(|flow| flow["verdict"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn each_connection_of_a_capture_has_its_verdict() {
+    let lab = Lab::new();
+    for is_v6 in [false, true] {
+        let packets = lab.packets(is_v6);
+        let mut files: Vec<_> = [1, 113, 276, 101]
+            .into_iter()
+            .flat_map(|link| [false, true].map(|is_nanos| pcap(link, is_nanos, &packets)))
+            .collect();
+        files.extend([1, 113, 276, 101].map(|link| pcapng(link, &packets)));
+        for file in files {
+            let file = lab.write("capture", &file);
+            let done = lab.verify(&file, &["--json"]);
+            assert_eq!(done.status.code(), Some(1), "{done:?}");
+            let answer = json(&done);
+            assert_eq!(verdicts(&answer), VERDICTS);
+            assert_eq!(answer["packets"], 8);
+            assert_eq!(
+                (&answer["valid"], &answer["refused"]),
+                (&1.into(), &5.into())
+            );
+            let first = &answer["flows"][0];
+            assert_eq!(first["aggregate"], IDENTITY.to_string());
+            assert_eq!(
+                (&first["packets"], &first["token"]["key"]),
+                (&3.into(), &1.into())
+            );
+            assert!(
+                first["time"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with("2026-05-28T20:26:40")
+            );
+        }
+    }
+    // Only what is right: exit code 0. The text names the program.
+    let good = pcap(1, false, &lab.packets(true)[..2]);
+    let file = lab.write("good", &good);
+    let done = lab.verify(&file, &[]);
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(
+        text.contains("[2001:db8::1]:40000") && text.contains(&IDENTITY.to_string()),
+        "{text}"
+    );
+    assert!(
+        text.contains("1 connections: 1 valid, 0 refused; 2 packets, 0 of them"),
+        "{text}"
+    );
+    // No connection to this port: nothing is proved.
+    let done = lab.verify(&file, &["--port", "80"]);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+}
+
+#[test]
+fn a_capture_that_is_cut_is_shown_up_to_there() {
+    let lab = Lab::new();
+    for file in [
+        pcap(1, false, &lab.packets(false)),
+        pcapng(276, &lab.packets(true)),
+    ] {
+        for cut in [file.len() - 1, file.len() / 2 + 3, 30, 3, 0] {
+            let path = lab.write("cut", &file[..cut]);
+            let done = lab.verify(&path, &["--json"]);
+            assert_eq!(done.status.code(), Some(2), "{cut}: {done:?}");
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(
+                said.contains("it is cut: the record at byte "),
+                "{cut}: {said}"
+            );
+            let answer = json(&done);
+            assert!(
+                answer["error"].as_str().unwrap().contains("it is cut"),
+                "{answer}"
+            );
+            let whole = if cut == file.len() - 1 { 7 } else { 4 };
+            assert!(answer["packets"].as_u64() <= Some(whole), "{answer}");
+            if cut > file.len() / 2 {
+                assert_eq!(verdicts(&answer)[0], "valid");
+            }
+        }
+    }
+    let path = lab.write("other", b"GIF89a and more than four bytes of it");
+    let done = lab.verify(&path, &[]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        said.contains("it is no capture: it begins with 47 49 46 38"),
+        "{said}"
+    );
+    let wifi = pcap(105, false, &lab.packets(false));
+    let done = lab.verify(&lab.write("wifi", &wifi), &[]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        said.contains("packet 1: link type 105 is not read; allowed: 1 (Ethernet)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn whose_tokens_are_right_is_named() {
+    let lab = Lab::new();
+    let file = lab.write("capture", &pcap(101, false, &lab.packets(false)[..2]));
+    let config = lab.write("weir.toml", b"interfaces = [\"lo\"]\n");
+    let keys = lab.dir.path().join("keys");
+    let run = |more: &[&str]| {
+        let mut weir = Command::new(WEIR);
+        weir.arg("--config").arg(&config).args(["token", "verify"]);
+        weir.args(more).arg(&file).output().unwrap()
+    };
+    let done = run(&["--keys", keys.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(said.contains("allowed: --aggregate SHA256"), "{said}");
+    // Those of the configuration, and its keys.
+    let text = format!(
+        "interfaces = [\"lo\"]\n[token]\nkeys = {keys:?}\n[token.require.web]\nports = [\"{PORT}/tcp\"]\naggregate = \"{IDENTITY}\"\n"
+    );
+    fs::write(&config, text).unwrap();
+    let done = run(&["--json"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert_eq!(verdicts(&json(&done)), ["valid"]);
+    // Of another program nothing is right.
+    let other = "cd".repeat(32);
+    let done = run(&["--json", "--aggregate", &other]);
+    assert_eq!(verdicts(&json(&done)), ["not-named"]);
+}
+
+#[test]
+fn tshark_shows_each_part_of_a_token() {
+    if let Some(why) = weir_netlab::missing(&["tshark"]) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let lab = Lab::new();
+    for is_v6 in [false, true] {
+        let mut packets = lab.packets(is_v6);
+        let token = packets[0].1[packets[0].1.len() - 20..].to_vec();
+        let (source, dest): (IpAddr, IpAddr) = match is_v6 {
+            true => (
+                "2001:db8::1".parse().unwrap(),
+                "2001:db8::9".parse().unwrap(),
+            ),
+            false => ("192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap()),
+        };
+        let twice = packet(source, dest, 40_001, 1, 2, &[&token[..], &token].concat());
+        let short = [&[254, 16][..], &token[2..16]].concat();
+        packets.push((5, twice));
+        packets.push((5, packet(source, dest, 40_002, 1, 2, &short)));
+        let file = lab.write("shown.pcap", &pcap(1, true, &packets));
+        let shown = Command::new("tshark")
+            .args([
+                "-X",
+                "lua_script:dist/wireshark/weir-token.lua",
+                "-T",
+                "fields",
+            ])
+            .args(["-E", "separator=|", "-Y", "weir_token", "-r"])
+            .arg(&file)
+            .args(["number", "len"].map(|name| format!("-eframe.{name}")))
+            .args(
+                [
+                    "version",
+                    "key",
+                    "epoch",
+                    "tag",
+                    "mac",
+                    "other_epoch",
+                    "several",
+                    "bad_length",
+                ]
+                .map(|name| format!("-eweir_token.{name}")),
+            )
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert!(shown.status.success() && !said.contains("Lua"), "{said}");
+        let text = String::from_utf8(shown.stdout).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('|').collect()).collect();
+        // SYNs with a token: those of the capture that have one, and the two that are wrong.
+        let numbers: Vec<_> = lines.iter().map(|line| line[0]).collect();
+        assert_eq!(numbers, ["1", "3", "4", "6", "7", "9", "10"], "{text}");
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+        let epoch = (epoch_at(SECONDS.into()) as u16).to_string();
+        let mac = hex(&token[12..]);
+        assert_eq!(
+            lines[0][2..7],
+            ["1", "1", &epoch, "abababab", &mac],
+            "{text}"
+        );
+        assert_eq!(lines[4][3], "9", "the key of another: {text}");
+        for (line, which) in [(3, 7), (5, 8), (6, 9)] {
+            let told: Vec<_> = (7..10).filter(|n| !lines[line][*n].is_empty()).collect();
+            assert_eq!(told, [which], "{text}");
+        }
+        assert!(lines[0][7..].iter().all(|text| text.is_empty()), "{text}");
+    }
+}
