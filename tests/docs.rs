@@ -39,7 +39,7 @@ use tree::ROOT;
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 26] = [
     "/usr/bin/fail2ban-client",
     "apt",
     "cargo",
@@ -52,6 +52,8 @@ const OTHERS: [&str; 22] = [
     "fail2ban-regex",
     "git",
     "grep",
+    "ip6tables",
+    "iptables",
     "journalctl",
     "last",
     "ln",
@@ -60,7 +62,9 @@ const OTHERS: [&str; 22] = [
     "sh",
     "ssh",
     "systemctl",
+    "tcpdump",
     "tests/run.py",
+    "tshark",
     "xargs",
 ];
 

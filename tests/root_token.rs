@@ -3,163 +3,24 @@
 //! daemon and keys of its own; nginx serves, curl and python3 ask, by IPv4 and IPv6.
 
 mod common;
+#[path = "root_token/conditions.rs"]
+mod conditions;
 #[path = "root_token/frames.rs"]
 mod frames;
+#[path = "root_token/gateway.rs"]
+mod gateway;
+#[path = "root_token/lab.rs"]
+mod lab;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{
-    fs,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, net::IpAddr, path::Path, time::Duration};
 
-use common::{skipped, soon};
+use common::soon;
 use frames::Syn;
-use plain::Plain;
-use serde_json::Value;
-use weir_bpf::identity::{CgroupAt, detach, missing};
-use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
+use lab::{CURL_AND_PYTHON, Lab, OPEN, PORT, SERVER, url};
+use weir_netlab::Side;
 use weir_token::{EXID, KeyId, TokenOption, epoch_at, key_file::Key};
-
-const PROGRAMS: [&str; 4] = ["curl", "/usr/bin/python3", "/usr/sbin/nginx", "ip"];
-/// The addresses of the host that serves, by family.
-const SERVER: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
-/// The port of nginx that wants a token.
-const PORT: u16 = 8080;
-/// The port of nginx that wants none.
-const OPEN: u16 = 8081;
-
-/// A namespace with a control group of its own and a daemon.
-struct Host {
-    weir: Plain,
-    cgroup: PathBuf,
-    instance: String,
-    space: Namespace,
-}
-
-impl Host {
-    fn new(space: Namespace, name: &str) -> Self {
-        let instance = format!("wt-{name}-{}", std::process::id());
-        let cgroup = CgroupAt::mount_point().unwrap().join(&instance);
-        fs::create_dir(&cgroup).unwrap();
-        Self {
-            weir: Plain::new(),
-            cgroup,
-            instance,
-            space,
-        }
-    }
-
-    fn configure(&self, text: &str) {
-        let text = text.replace("{cgroup}", &self.cgroup.display().to_string());
-        self.weir
-            .configure_only(&format!("instance = \"{}\"\n{text}", self.instance));
-    }
-
-    /// The words that run a program in the control group.
-    fn entered(&self, words: &[&str]) -> Vec<String> {
-        let enter = format!(
-            "echo 0 > {}/cgroup.procs && exec \"$@\"",
-            self.cgroup.display()
-        );
-        let head = ["-c".to_owned(), enter, "sh".to_owned()];
-        let words = words.iter().map(|word| (*word).to_owned());
-        head.into_iter().chain(words).collect()
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.space.output("sh", &self.entered(words)).unwrap()
-    }
-
-    fn spawn(&self, words: &[&str]) -> Child {
-        let mut command = Command::new("sh");
-        command
-            .args(self.entered(words))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        self.space.spawn(command).unwrap()
-    }
-
-    /// What curl says of the server: `200`, or `000`.
-    fn curl(&self, address: &str, port: u16) -> String {
-        let done = self.run(&curl(&url(address, port)));
-        String::from_utf8_lossy(&done.stdout).into_owned()
-    }
-
-    fn python(&self, script: &str, args: &[&str]) -> String {
-        let done = self.run(&[&["/usr/bin/python3", "-c", script], args].concat());
-        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
-    }
-
-    /// What python3 says when it connects.
-    fn connects(&self, address: &str, port: u16) -> String {
-        let told = self.python(CONNECT, &[address, &port.to_string()]);
-        told.trim().to_owned()
-    }
-
-    fn token(&self) -> Value {
-        self.weir.json(&["status"])["token"].clone()
-    }
-
-    /// How often a packet to the port that wants tokens had this outcome.
-    fn outcome(&self, name: &str) -> u64 {
-        let token = self.token();
-        let count = token["requirements"][0]["outcomes"][name].as_u64();
-        count.unwrap_or_else(|| panic!("no {name} in {token}"))
-    }
-
-    fn signing(&self, name: &str) -> u64 {
-        self.token()["signing"][name].as_u64().unwrap()
-    }
-
-    /// The aggregate of a program that is known here.
-    fn aggregate(&self, exe: &str) -> Option<String> {
-        let programs = self.weir.json(&["app", "list", "--programs"]);
-        let mut programs = programs.as_array().unwrap().iter();
-        let found = programs.find(|program| {
-            let path = program["exe"]["path"].as_str();
-            path.is_some_and(|path| path.contains(exe))
-        })?;
-        Some(found["aggregate"].as_str()?.to_owned())
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.weir.end_if_running();
-        let root = Path::new("/sys/fs/bpf/weir");
-        let _ = weir_bpf::token::detach(root, &self.instance);
-        let _ = detach(root, &self.instance);
-        let _ = fs::remove_dir(root.join(&self.instance));
-        let until = Instant::now() + Duration::from_secs(10);
-        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn url(address: &str, port: u16) -> String {
-    match address.contains(':') {
-        true => format!("http://[{address}]:{port}/"),
-        false => format!("http://{address}:{port}/"),
-    }
-}
-
-fn curl(url: &str) -> Vec<&str> {
-    let words = "curl -sS -o /dev/null -w %{http_code} --max-time 6";
-    words.split(' ').chain([url]).collect()
-}
-
-const CONNECT: &str = "
-import socket, sys
-try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('connected')
-except OSError as e: print(type(e).__name__)
-";
 
 /// A connection that sends a half request, changes, and sends the other half.
 const CHANGE: &str = "
@@ -180,140 +41,6 @@ c.settimeout(2)
 try: print('answer' if c.recv(100).startswith(b'HTTP/1.1 200') else 'end')
 except TimeoutError: print('silence')
 ";
-
-/// Two hosts with daemons, and a third one without.
-struct Lab {
-    /// Ends before the control group that it is in.
-    _nginx: Child,
-    client: Host,
-    server: Host,
-    other: Namespace,
-    /// Ends of the client, the server, the other one: their devices are `eth0`.
-    veths: Vec<Veth>,
-    _files: tempfile::TempDir,
-    _net: Net,
-}
-
-impl Lab {
-    /// None: what it takes is not here.
-    fn new(name: &str) -> Option<Self> {
-        if skipped(&PROGRAMS) {
-            return None;
-        }
-        let missing = missing();
-        if !missing.is_empty() {
-            eprintln!(
-                "skipped: this kernel lacks {} (probe: its BTF)",
-                missing.join(", ")
-            );
-            return None;
-        }
-        if CgroupAt::mount_point().is_none() {
-            eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
-            return None;
-        }
-        let net = Net::new().unwrap();
-        let switch = net.namespace("switch").unwrap();
-        switch
-            .ip(&[
-                "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
-                "link set br0 up".into(),
-            ])
-            .unwrap();
-        let mut veths = Vec::new();
-        let spaces = ["client", "server", "other"].map(|name| {
-            let space = net.namespace(name).unwrap();
-            space.run("ip", &["link", "set", "lo", "up"]).unwrap();
-            let number = veths.len() + 1;
-            let addresses = [
-                format!("192.0.2.{number}/24"),
-                format!("2001:db8::{number}/64"),
-            ];
-            let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[]).unwrap();
-            veths.push(net.veth(&space, "eth0", &switch, name, opts).unwrap());
-            switch.ip(&[format!("link set {name} master br0")]).unwrap();
-            space
-        });
-        let [client, server, other] = spaces;
-        let server = Host::new(server, &format!("{name}-s"));
-        let files = tempfile::tempdir().unwrap();
-        let dir = files.path().display().to_string();
-        fs::create_dir(files.path().join("www")).unwrap();
-        fs::write(files.path().join("www/index.html"), vec![b'x'; 200_000]).unwrap();
-        let conf = files.path().join("nginx.conf");
-        fs::write(
-            &conf,
-            format!(
-                "daemon off; master_process off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
-                 http {{ access_log off; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
-                 listen {OPEN}; listen [::]:{OPEN} ipv6only=on; root {dir}/www; }} }}"
-            ),
-        )
-        .unwrap();
-        let nginx = server.spawn(&["/usr/sbin/nginx", "-c", conf.to_str().unwrap()]);
-        let client = Host::new(client, &format!("{name}-c"));
-        let lab = Self {
-            client,
-            server,
-            other,
-            veths,
-            _nginx: nginx,
-            _files: files,
-            _net: net,
-        };
-        lab.client
-            .weir
-            .done(&["token", "key", "new", "--keys", &lab.keys(&lab.client)]);
-        Some(lab)
-    }
-
-    fn keys(&self, host: &Host) -> String {
-        host.weir.path("keys").display().to_string()
-    }
-
-    /// Gives the server the keys that the client has.
-    fn copy_keys(&self) {
-        let (from, to) = (self.keys(&self.client), self.keys(&self.server));
-        let _ = fs::remove_dir_all(&to);
-        let done = Command::new("cp")
-            .args(["-a", &from, &to])
-            .status()
-            .unwrap();
-        assert!(done.success());
-    }
-
-    /// The client signs; programs that are not known yet wait until they are.
-    fn start_client(&mut self, app: &str) {
-        self.client.configure(&format!(
-            "[app]\ncgroup = \"{{cgroup}}\"\n{app}\n[token]\nkeys = \"{{dir}}/keys\"\nsign_to = [\"192.0.2.2\", \"2001:db8::/64\"]\n"
-        ));
-        self.client.weir.start();
-    }
-
-    /// The server wants tokens of these.
-    fn start_server(&mut self, aggregate: &str) {
-        self.copy_keys();
-        self.configure_server(aggregate, "");
-        self.server.weir.start();
-    }
-
-    fn configure_server(&self, aggregate: &str, more: &str) {
-        self.server.configure(&format!(
-            "[token]\nkeys = \"{{dir}}/keys\"\ncgroup = \"{{cgroup}}\"\n[token.require.web]\nports = [\"{PORT}/tcp\"]\naggregate = \"{aggregate}\"\n{more}"
-        ));
-    }
-
-    /// curl's aggregate, once it is known.
-    fn aggregate_of_curl(&self) -> String {
-        soon("curl to be known", || {
-            self.client.curl(SERVER[0], OPEN);
-            self.client.aggregate("/curl")
-        })
-    }
-}
-
-/// Of programs that may talk to anybody, of which each is known before it does.
-const CURL_AND_PYTHON: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n";
 
 #[test]
 fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
@@ -345,9 +72,9 @@ fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
         assert!(client.signing("signed") > signed);
         // Who has no weir has no token: on another host, and on the server itself.
         let missing = server.outcome("missing");
-        let url = url(address, PORT);
+        let at = url(address, PORT);
         for space in [&lab.other, &server.space] {
-            let words = ["--max-time", "2", "-s", url.as_str()];
+            let words = ["--max-time", "2", "-s", at.as_str()];
             assert_eq!(
                 space.output("curl", &words).unwrap().status.code(),
                 Some(28)
@@ -356,7 +83,7 @@ fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
         assert!(server.outcome("missing") >= missing + 2);
         assert_eq!(
             lab.other
-                .output("curl", &["-s", &self::url(address, OPEN)])
+                .output("curl", &["-s", &url(address, OPEN)])
                 .unwrap()
                 .status
                 .code(),
@@ -403,6 +130,16 @@ fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
     lab.server.configure("");
     lab.server.weir.done(&["reload"]);
     assert_eq!(lab.client.connects(SERVER[0], PORT), "connected");
+
+    // Nor does anything of it stay behind.
+    let before = lab.client.signing("signed");
+    assert_eq!(lab.client.curl(SERVER[0], OPEN), "200");
+    assert!(lab.client.signing("signed") > before);
+    lab.client.weir.end("KILL");
+    let told = lab.client.weir.done(&["detach"]);
+    assert!(told.contains("([token])"), "{told}");
+    let pins = Path::new("/sys/fs/bpf/weir").join(&lab.client.instance);
+    assert!(!pins.join("token-1").exists());
 }
 
 #[test]
@@ -583,6 +320,32 @@ fn root_tokens_of_others_are_refused_and_counted_by_reason() {
         soon("the good one", || {
             (server.outcome("valid") > before).then_some(())
         });
+        // Who that was is told, by reason and address.
+        let why = server.weir.json(&["token", "why", &other.to_string()]);
+        let reasons: std::collections::BTreeSet<_> = why["packets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|packet| packet["reason"].as_str().unwrap())
+            .collect();
+        for name in [
+            "malformed",
+            "missing",
+            "not-named",
+            "other-epoch",
+            "wrong-mac",
+        ] {
+            assert!(reasons.contains(name), "{name} {why}");
+        }
+        let one = server
+            .weir
+            .done(&["token", "why", "--reason", "unknown-key"]);
+        let line = one.lines().find(|line| line.contains(server_address));
+        let line = line.unwrap_or_else(|| panic!("{one}"));
+        assert!(
+            line.contains("dropped") && line.contains(&curl[..8]),
+            "{line}"
+        );
         // A later segment of a flow without a SYN, as a guessed SYN cookie would be.
         let before = server.outcome("no-flow");
         let stray = Syn {
@@ -627,13 +390,13 @@ fn root_keys_change_without_a_lost_connection() {
             assert_eq!(lab.client.curl(address, PORT), "200", "{what}");
         }
     };
-    let keys = lab.keys(&lab.client);
+    let keys = lab.client.keys();
     let far = ["--sign-from", "2100-01-01T00:00:00Z"];
     lab.client
         .weir
         .done(&[&["token", "key", "new", "--keys", &keys][..], &far].concat());
     let second = fs::read_to_string(lab.client.weir.path("keys/2.key")).unwrap();
-    lab.copy_keys();
+    lab.server.copy_keys(&lab.client);
     lab.server.weir.done(&["reload"]);
     works("accepted by the server");
     // Now it may sign.
@@ -645,7 +408,7 @@ fn root_keys_change_without_a_lost_connection() {
         (used(1) == "signs").then_some(())
     });
     works("signed with the second key");
-    let server_keys = lab.keys(&lab.server);
+    let server_keys = lab.server.keys();
     // As long as the new one does not sign on the server, it is the last there.
     fs::copy(
         lab.client.weir.path("keys/2.key"),

@@ -32,6 +32,9 @@
  * used one goes, and its client begins anew. */
 #define TOKEN_FLOWS 65536
 
+/* Refused packets that are kept, of each outcome: the last ones. */
+#define TOKEN_KEPT 64
+
 /* As it stands in the SYN. */
 struct token_option {
 	__u8 kind;
@@ -164,6 +167,18 @@ enum token_outcome {
 	TOKEN_OUTCOMES,
 };
 
+/* A packet that was refused. Two CPUs that meet in one entry may mix it. */
+struct token_refused {
+	__u64 at; /* CLOCK_BOOTTIME, nanoseconds; 0: none yet */
+	struct token_flow_key flow;
+	__u8 outcome;
+	__u8 is_dropped; /* 0: it passed, for its requirement only logs */
+	__u8 has_token;	 /* `key` and `tag` are those of its token */
+	__u8 key;
+	__u8 tag[4];
+	__u8 pad[4];
+};
+
 /* What the side that signs has counted. */
 enum token_signing {
 	TOKEN_SIGNED,	 /* SYNs with a token */
@@ -185,5 +200,6 @@ _Static_assert(sizeof(struct token_met) == 24, "abi");
 _Static_assert(sizeof(struct token_flow_key) == 36, "abi");
 _Static_assert(sizeof(struct token_flow) == 24, "abi");
 _Static_assert(sizeof(struct token_accepted) == 24, "abi");
+_Static_assert(sizeof(struct token_refused) == 56, "abi");
 
 #endif

@@ -5,10 +5,11 @@
  *   sockops             the SYN of a known program gets its token (sign.h)
  *   cgroup_skb/egress   on such a connection nobody else sends (sign.h)
  *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h)
+ *   socket filter       the same for iptables on a gateway (match.h)
  *
  * In a control group, not at an interface: there the sender's and the receiver's sockets
  * are known, and packets are whole. */
+#include "token/match.h"
 #include "token/sign.h"
-#include "token/verify.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

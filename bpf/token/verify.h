@@ -15,6 +15,8 @@
 /* IPv6 headers before TCP's that are gone through. */
 #define CHAIN	     6
 #define OPTIONS_MOST 40
+/* Refused packets that are kept, of all outcomes. */
+#define KEPT_OF_ALL (TOKEN_OUTCOMES * TOKEN_KEPT)
 
 /* A bit for each requirement that is about a TCP port, of even generations, then of the
  * others. */
@@ -75,11 +77,30 @@ struct {
 	__type(value, __u64);
 } token_outcomes SEC(".maps");
 
+/* A ring for each outcome, so that what is refused often hides nothing else. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, KEPT_OF_ALL);
+	__type(key, __u32);
+	__type(value, struct token_refused);
+} token_refusals SEC(".maps");
+
+/* How many there were of each outcome: so the place of the next one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TOKEN_OUTCOMES);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_refusal_counts SEC(".maps");
+
 /* What is read of a packet. */
 struct token_packet {
 	struct token_flow_key flow;
 	__u32 transport; /* offset of the TCP header */
 	struct tcphdr tcp;
+	__u8 has_token;
+	__u8 key;
+	__u8 tag[4];
 };
 
 /* 0: it is a TCP segment. */
@@ -97,10 +118,15 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct token_packe
 		map_v4(packet->flow.dest, ip.daddr);
 		next = ip.protocol;
 		at = ip.ihl * 4;
+		/* Sockets get whole packets; a gateway without reassembly may not. */
+		if (ip.version != 4 || ip.frag_off & bpf_htons(0x3fff))
+			return -1;
 	} else {
 		struct ipv6hdr ip;
 
 		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)))
+			return -1;
+		if (ip.version != 6)
 			return -1;
 		__builtin_memcpy(packet->flow.source, &ip.saddr, 16);
 		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
@@ -212,7 +238,7 @@ static __always_inline int is_named(const struct token_control *control,
 
 /* A SYN. TOKEN_VALID: its flow is remembered. */
 static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
-						const struct token_packet *packet,
+						struct token_packet *packet,
 						const struct token_control *control,
 						__u32 requirement)
 {
@@ -227,6 +253,9 @@ static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 
 	if (outcome != TOKEN_VALID)
 		return outcome;
+	packet->has_token = 1;
+	packet->key = option.key;
+	__builtin_memcpy(packet->tag, option.tag, sizeof(packet->tag));
 	if (option.version != TOKEN_VERSION)
 		return TOKEN_OTHER_VERSION;
 	if (!(control->keys[option.key >> 6 & 3] >> (option.key & 63) & 1))
@@ -294,13 +323,39 @@ static long try_requirement(__u32 number, struct token_search *search)
 	return 1;
 }
 
-/* 1: it passes. */
+/* Keeps a packet that was refused, for whoever asks why. */
+static __noinline int keep_refused(const struct token_packet *packet,
+				   enum token_outcome outcome, int is_dropped)
+{
+	__u32 key = outcome;
+	__u64 *count = bpf_map_lookup_elem(&token_refusal_counts, &key);
+	struct token_refused *kept;
+
+	if (!count)
+		return 0;
+	key = outcome * TOKEN_KEPT + __sync_fetch_and_add(count, 1) % TOKEN_KEPT;
+	kept = bpf_map_lookup_elem(&token_refusals, &key);
+	if (!kept)
+		return 0;
+	kept->at = bpf_ktime_get_boot_ns();
+	kept->flow = packet->flow;
+	kept->outcome = outcome;
+	kept->is_dropped = is_dropped;
+	kept->has_token = packet->has_token;
+	kept->key = packet->key;
+	__builtin_memcpy(kept->tag, packet->tag, sizeof(kept->tag));
+	return 0;
+}
+
+/* 1: it passes. `packet`: NULL if nothing was read of it. */
 static __always_inline int finish(const struct token_control *control,
+				  const struct token_packet *packet,
 				  enum token_outcome outcome, __u32 requirement)
 {
 	__u32 second = control->generation & 1;
 	__u32 place = (requirement & 63) + (second ? TOKEN_REQUIREMENTS : 0);
 	struct token_requirement *about;
+	int passes;
 	__u32 key = place * TOKEN_OUTCOMES + outcome;
 	__u64 *number = bpf_map_lookup_elem(&token_outcomes, &key);
 
@@ -309,7 +364,10 @@ static __always_inline int finish(const struct token_control *control,
 	if (outcome < TOKEN_MISSING)
 		return 1;
 	about = bpf_map_lookup_elem(&token_requirements, &place);
-	return about && about->mode == TOKEN_LOG;
+	passes = about && about->mode == TOKEN_LOG;
+	if (packet)
+		keep_refused(packet, outcome, !passes);
+	return passes;
 }
 
 /* A packet for a socket at a port of `candidates`. 1: it passes. */
@@ -335,7 +393,8 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 		if (accepted->generation == control->generation) {
 			if (accepted->outcome == TOKEN_FREE)
 				return 1;
-			return finish(control, accepted->outcome, accepted->requirement);
+			return finish(control, NULL, accepted->outcome,
+				      accepted->requirement);
 		}
 	}
 	search.is_sourceless = read_packet(skb, &packet) != 0;
@@ -345,7 +404,7 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 	search.second = control->generation & 1;
 	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
 	if (search.is_sourceless)
-		return finish(control, TOKEN_MALFORMED, search.found - 1);
+		return finish(control, &packet, TOKEN_MALFORMED, search.found - 1);
 	if (!search.found) {
 		if (accepted) {
 			accepted->outcome = TOKEN_FREE;
@@ -355,7 +414,8 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 	}
 	search.found--;
 	if (listens && packet.tcp.syn && !packet.tcp.ack)
-		return finish(control, verify_syn(skb, &packet, control, search.found),
+		return finish(control, &packet,
+			      verify_syn(skb, &packet, control, search.found),
 			      search.found);
 	if (accepted && !accepted->is_proven) {
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
@@ -381,7 +441,7 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 					  ? TOKEN_PROVEN
 					  : TOKEN_NOT_NAMED;
 	}
-	return finish(control, outcome, search.found);
+	return finish(control, &packet, outcome, search.found);
 }
 
 SEC("cgroup_skb/ingress")

@@ -11,12 +11,13 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 8] = [
+const OBJECTS: [&str; 9] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
     "token/token",
+    "token/gate",
     "tools/clock",
     "tools/generator",
     "tools/hooks",

@@ -1,6 +1,7 @@
 //! `weir token`
 
 mod verify;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use weir_token::{KeyId, config::DEFAULT_KEYS};
 
 use super::{Common, ExitAnswer, show};
 
-/// Make and retire the keys of tokens, and verify a capture
+/// Make and retire the keys of tokens, verify a capture, say why tokens were refused
 ///
 /// Hosts that prove to each other which program began a connection have the
 /// same keys. A key is copied between them as a file (scp -p); its secret is
@@ -30,6 +31,10 @@ pub enum Verb {
     /// Exit code 0: each connection has a valid token; 1: one has not, or there is none;
     /// 2: the file is cut or wrong, after what was read of it is shown.
     Verify(verify::VerifyArgs),
+    /// Show the packets that were refused last, by whom and why; exit code 1 if there is none
+    ///
+    /// The kernel keeps the last 64 of each reason, also while no daemon runs.
+    Why(why::WhyArgs),
 }
 
 #[derive(Subcommand)]
@@ -84,6 +89,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let verb = match verb {
         Verb::Key(verb) => verb,
         Verb::Verify(args) => return verify::run(common, args),
+        Verb::Why(args) => return why::run(common, args),
     };
     match verb {
         KeyVerb::New { sign_from, place } => new(&place.directory(common), *sign_from, place.json),

@@ -85,6 +85,10 @@ pub mod skeleton {
     pub mod token {
         include!(concat!(env!("OUT_DIR"), "/token.skel.rs"));
     }
+    /// `bpf/token/gate.bpf.c`
+    pub mod gate {
+        include!(concat!(env!("OUT_DIR"), "/gate.skel.rs"));
+    }
     /// `bpf/tools/generator.bpf.c`
     pub mod generator {
         include!(concat!(env!("OUT_DIR"), "/generator.skel.rs"));

@@ -3,11 +3,15 @@
 //! token of whom. Keys come here as keys of SipHash, of one identity each; the secrets that
 //! they are made of do not.
 
+mod gate;
 mod policy;
 mod programs;
+mod refused;
 
+pub use gate::match_pin;
 pub use policy::{Claim, Requirement, TokenPolicy};
 pub use programs::{detach, is_attached};
+pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -124,6 +128,17 @@ pub struct Tokens {
     claims: MapHandle,
     identities: MapHandle,
     outcomes: MapHandle,
+}
+
+/// What is to be added to CLOCK_BOOTTIME for nanoseconds since 1970, by this host's clocks
+/// now: for [`Tokens::put_clock`].
+pub fn clock_offset() -> u64 {
+    let nanos = |clock| {
+        let time = rustix::time::clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let since_1970 = nanos(rustix::time::ClockId::Realtime);
+    since_1970.wrapping_sub(nanos(rustix::time::ClockId::Boottime))
 }
 
 /// The bytes of a value that goes to the kernel.

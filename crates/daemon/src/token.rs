@@ -21,7 +21,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::time::{ClockId, clock_gettime};
 use weir_bpf::{
     identity::{CgroupAt, Handle},
     token::{self as kernel, Claim, IdentityPrefix, OutcomeCounts, TokenPolicy},
@@ -36,6 +35,7 @@ use crate::{
 };
 use keys::KeysError;
 pub use status::{KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
+pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
 /// How often it is looked who is known: a program that has just become known signs by the
 /// time that TCP sends its SYN again.
@@ -121,15 +121,6 @@ fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy
     }
 }
 
-/// What is to be added to CLOCK_BOOTTIME for nanoseconds since 1970.
-fn clock_offset() -> u64 {
-    let nanos = |clock| {
-        let time = clock_gettime(clock);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    };
-    nanos(ClockId::Realtime).wrapping_sub(nanos(ClockId::Boottime))
-}
-
 impl Tokens {
     /// Tokens without a policy: nothing is in force before [`Self::apply`].
     pub fn new(place: PinPlace, alerts: Arc<Alerts>, apps: Arc<Apps>) -> Self {
@@ -182,7 +173,7 @@ impl Tokens {
             &cgroup,
             identity.as_deref(),
         )?;
-        kernel.put_clock(clock_offset())?;
+        kernel.put_clock(kernel::clock_offset())?;
         kernel.put_policy(&policy_of(config, &keys, observe))?;
         let signers = match state.take() {
             Some(state) => state.signers,
@@ -248,7 +239,7 @@ impl Tokens {
             let mut done = state.follow_programs(&self.apps);
             if is_due {
                 state.followed = Instant::now();
-                done = done.and_then(|()| state.kernel.put_clock(clock_offset()));
+                done = done.and_then(|()| state.kernel.put_clock(kernel::clock_offset()));
                 self.alert_signing(state);
             }
             match done {

@@ -50,5 +50,12 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             refused.join(", "),
         ))?;
     }
+    let pin = &token["iptables_match"];
+    if !pin.is_null() {
+        wrapped(format!(
+            "  match for iptables: -m bpf --object-pinned {}",
+            text(pin)
+        ))?;
+    }
     Ok(())
 }

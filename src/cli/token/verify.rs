@@ -17,7 +17,6 @@ use super::{
     Place,
 };
 
-/// `weir token verify`: the capture, and whose tokens are right.
 #[derive(clap::Args)]
 pub struct VerifyArgs {
     /// A capture, as tcpdump -w or Wireshark writes it: pcap or pcapng

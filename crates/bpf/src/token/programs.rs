@@ -18,7 +18,7 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::{PORTS, Tokens};
+use super::{PORTS, Tokens, gate};
 use crate::{
     abi,
     error::{Context, Result},
@@ -41,7 +41,11 @@ pub struct Loaded {
     /// In the order of [`SIGNING`]; `None`: nobody signs.
     signing: Option<[OwnedFd; 2]>,
     verify: OwnedFd,
+    matcher: OwnedFd,
     cgroup: PathBuf,
+    /// The pins of the instance.
+    of_instance: PathBuf,
+    /// Those of tables and links, of this form.
     dir: PathBuf,
 }
 
@@ -52,7 +56,7 @@ fn is_pinned(map: &std::ffi::OsStr) -> bool {
 }
 
 /// Below an instance's pins.
-fn dir_of(root: &Path, instance: &str) -> PathBuf {
+pub(super) fn dir_of(root: &Path, instance: &str) -> PathBuf {
     root.join(pins::escape(instance))
         .join(format!("token-{}", abi::TOKEN_ABI))
 }
@@ -90,7 +94,8 @@ impl Tokens {
             return Ok(made);
         }
         drop(made);
-        detach(root, instance)?;
+        // Rules of iptables stay with the match, and get another program soon.
+        detach_where(root, instance, |name| name != gate::DIRECTORY)?;
         pins::make_ours(&of_instance)?;
         pins::make_ours(&dir)?;
         let made = Self::load_in(&dir, cgroup, identity)?;
@@ -110,8 +115,10 @@ impl Tokens {
         let mut open: OpenTokenSkel<'_> = TokenSkelBuilder::default()
             .open(&mut storage)
             .context(what)?;
-        // All or none: a daemon that died while it pinned has left some.
+        // A daemon that died while it pinned has left some. Where all were pinned, one that
+        // is missing is of a later weir.
         let is_fresh = !dir.join("whole").exists();
+        let is_pinned_before = |pin: &Path| !is_fresh && pin.exists();
         match identity {
             Some(identity) => {
                 let sockets = MapHandle::from_pinned_path(identity.dir().join("ident_sockets"));
@@ -136,11 +143,11 @@ impl Tokens {
                 continue;
             }
             let pin = dir.join(map.name());
-            if is_fresh {
-                let _ = fs::remove_file(&pin);
-            } else {
+            if is_pinned_before(&pin) {
                 let pinned = MapHandle::from_pinned_path(&pin).context(what)?;
                 map.reuse_fd(pinned.as_fd()).context(what)?;
+            } else {
+                let _ = fs::remove_file(&pin);
             }
         }
         let skel = open.load().context(what)?;
@@ -160,10 +167,13 @@ impl Tokens {
             identities: handle(&maps.token_identities)?,
             outcomes: handle(&maps.token_outcomes)?,
         };
-        if is_fresh {
-            for map in skel.object().maps().filter(|map| is_pinned(map.name())) {
-                object::pin(map.as_fd(), &dir.join(map.name()))?;
+        for map in skel.object().maps().filter(|map| is_pinned(map.name())) {
+            let pin = dir.join(map.name());
+            if !is_pinned_before(&pin) {
+                object::pin(map.as_fd(), &pin)?;
             }
+        }
+        if is_fresh {
             object::pin(skel.progs.weir_token_verify.as_fd(), &dir.join("whole"))?;
         }
         let signing = match identity {
@@ -176,7 +186,9 @@ impl Tokens {
         let loaded = Loaded {
             signing,
             verify: keep(skel.progs.weir_token_verify.as_fd())?,
+            matcher: keep(skel.progs.weir_token_match.as_fd())?,
             cgroup: cgroup.path().to_owned(),
+            of_instance: dir.parent().unwrap_or(dir).to_owned(),
             dir: dir.to_owned(),
         };
         Ok((tokens, loaded))
@@ -185,7 +197,8 @@ impl Tokens {
 
 impl Loaded {
     /// Attaches the side that signs, if there is one, and the one that verifies if `verify`
-    /// says so; a side that is not wanted is taken away.
+    /// says so; a side that is not wanted is taken away. Rules of iptables, for which the
+    /// side that verifies has a pinned match, ask this one from now on.
     ///
     /// # Errors
     /// The kernel refuses one.
@@ -199,6 +212,10 @@ impl Loaded {
                 self.attach_one(SIGNING[0], sign.as_fd(), &cgroup)?;
             }
             None => SIGNING.iter().for_each(|(name, _)| self.take_away(name)),
+        }
+        // Where nothing is to be verified any more, it matches nothing.
+        if verify || gate::exists(&self.of_instance) {
+            gate::put(&self.of_instance, self.matcher())?;
         }
         match verify {
             true => self.attach_one(VERIFYING[0], self.verify.as_fd(), &cgroup),
@@ -257,9 +274,17 @@ impl Loaded {
         object::pin(link.as_fd(), &pin)
     }
 
-    /// The program that verifies, for BPF_PROG_RUN.
-    pub fn verify(&self) -> BorrowedFd<'_> {
-        self.verify.as_fd()
+    /// The program that iptables may ask about a packet.
+    pub fn matcher(&self) -> BorrowedFd<'_> {
+        self.matcher.as_fd()
+    }
+
+    /// The programs by their names, for tests of the verifier's budget.
+    pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        let signing = self.signing.iter().flatten();
+        let names = SIGNING.iter().map(|(name, _)| *name);
+        let verifying = [("verify", self.verify.as_fd()), ("match", self.matcher())];
+        names.zip(signing.map(AsFd::as_fd)).chain(verifying)
     }
 }
 
@@ -268,17 +293,23 @@ pub fn is_attached(root: &Path, instance: &str) -> bool {
     dir_of(root, instance).exists()
 }
 
-/// Takes the programs and tables of an instance away, of every form: nobody signs, and no
-/// port wants a token any more.
+/// Takes the programs and tables of an instance away, of every form: nobody signs, no
+/// port wants a token any more, and rules of iptables with its match match nothing.
 ///
 /// # Errors
 /// A pin cannot be removed.
 pub fn detach(root: &Path, instance: &str) -> Result<()> {
+    detach_where(root, instance, |_| true)
+}
+
+fn detach_where(root: &Path, instance: &str, is_over: impl Fn(&str) -> bool) -> Result<()> {
     let Ok(entries) = fs::read_dir(root.join(pins::escape(instance))) else {
         return Ok(());
     };
     for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with("token-") {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !name.starts_with("token-") || !is_over(&name) {
             continue;
         }
         for pin in fs::read_dir(entry.path()).into_iter().flatten().flatten() {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_bpf::token::Outcome;
+use weir_bpf::token::{self as kernel, Outcome};
 use weir_identity::Digest;
 use weir_token::{
     KeyId,
@@ -25,6 +25,9 @@ pub struct TokenStatus {
     pub signing: Option<SigningStatus>,
     /// The side that verifies, in the order in which requirements are asked.
     pub requirements: Vec<RequirementStatus>,
+    /// The pinned program by which iptables on a gateway asks these requirements (`-m bpf
+    /// --object-pinned`); `None`: there is no requirement.
+    pub iptables_match: Option<PathBuf>,
 }
 
 /// One key, without its secret.
@@ -117,14 +120,18 @@ impl Tokens {
     /// The kernel's tables cannot be read.
     pub fn status(&self) -> Result<Option<TokenStatus>, weir_bpf::Error> {
         match &*self.state() {
-            Some(state) => state.status().map(Some),
+            Some(state) => {
+                let place = &self.place;
+                let pin = kernel::match_pin(&place.root, &place.instance);
+                state.status(pin).map(Some)
+            }
             None => Ok(None),
         }
     }
 }
 
 impl State {
-    fn status(&self) -> Result<TokenStatus, weir_bpf::Error> {
+    fn status(&self, match_pin: PathBuf) -> Result<TokenStatus, weir_bpf::Error> {
         let now = Timestamp::now();
         let config = &self.config;
         let keys = self.keys.keys().iter();
@@ -171,6 +178,7 @@ impl State {
                 .collect(),
             signing,
             requirements: requirements.collect(),
+            iptables_match: (!config.requirements.is_empty()).then_some(match_pin),
         })
     }
 }

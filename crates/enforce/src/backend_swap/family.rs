@@ -155,6 +155,8 @@ impl Family {
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     let _alone = Claim::take(instance)?;
     let judged_programs = weir_bpf::identity::is_attached(pin_root, instance);
+    let had_tokens = weir_bpf::token::is_attached(pin_root, instance);
+    let had_match = weir_bpf::token::match_pin(pin_root, instance).exists();
     let mut gone = Vec::new();
     let mut outcome = Ok(());
     for kind in Family::LASTING {
@@ -166,6 +168,12 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     // They are pinned beside the packet path's, and go with its directory.
     if judged_programs && !weir_bpf::identity::is_attached(pin_root, instance) {
         gone.push("the rules about programs ([app])".to_owned());
+    }
+    if had_tokens && !weir_bpf::token::is_attached(pin_root, instance) {
+        gone.push("tokens and the ports that want them ([token])".to_owned());
+    }
+    if had_match && !weir_bpf::token::match_pin(pin_root, instance).exists() {
+        gone.push("rules of iptables with its match (they match nothing now)".to_owned());
     }
     outcome.map(|()| gone)
 }
@@ -194,6 +202,10 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
         (
             weir_bpf::identity::is_attached(pin_root, instance),
             "rules about programs ([app])".to_owned(),
+        ),
+        (
+            weir_bpf::token::is_attached(pin_root, instance),
+            "tokens and the ports that want them ([token])".to_owned(),
         ),
     ];
     there

@@ -1,0 +1,482 @@
+//! The verifier of tokens by BPF_PROG_RUN against the reference of `crates/token`: random
+//! packets, and those that are nearly right. Root: loads BPF.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use weir_bpf::{
+    identity::{self, CgroupAt, Identity},
+    prog_test_run,
+    token::{
+        Claim, IdentityPrefix, KEPT, Outcome, Requirement, TokenPolicy, Tokens, clock_offset,
+        detach, refusals,
+    },
+};
+use weir_identity::Digest;
+use weir_token::{
+    KeyId, Secret, Statement, TokenOption, VERSION, epoch_at,
+    verify::{Segment, Verifier},
+};
+
+const ROOT: &str = "/sys/fs/bpf/weir";
+const PACKETS: u32 = 300_000;
+const MATCH: u32 = 0xffff;
+/// What the verifier of Linux 6.18 has looked at, and half as much again.
+const MOST: [(&str, u64); 4] = [
+    ("sign", 3_100),
+    ("keep", 300),
+    ("verify", 6_500),
+    ("match", 4_600),
+];
+
+/// The tables of an instance, gone when it is dropped.
+struct Lab {
+    instance: String,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = detach(Path::new(ROOT), &self.instance);
+        let _ = identity::detach(Path::new(ROOT), &self.instance);
+        let _ = std::fs::remove_dir(Path::new(ROOT).join(&self.instance));
+    }
+}
+
+impl Lab {
+    fn new(name: &str) -> Self {
+        Self {
+            instance: format!("wt-{name}-{}", std::process::id()),
+        }
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap()
+}
+
+fn epoch() -> u64 {
+    epoch_at(since_1970().as_secs())
+}
+
+/// xorshift64*: the same packets in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        (self.next() % most as u64) as usize
+    }
+}
+
+struct Known {
+    secret: Secret,
+    id: KeyId,
+    identity: Digest,
+}
+
+/// Ports that want a token, and the sources from which.
+const PORTS: (u16, u16) = (8080, 8083);
+const FROM: [&str; 2] = ["192.0.2.0/24", "2001:db8::/32"];
+
+impl Known {
+    fn new() -> Self {
+        Self {
+            secret: Secret::new(std::array::from_fn(|n| n as u8 * 7)),
+            id: KeyId::new(77).unwrap(),
+            identity: Digest(std::array::from_fn(|n| n as u8 + 100)),
+        }
+    }
+
+    fn prefix(&self) -> IdentityPrefix {
+        *self.identity.0.first_chunk().unwrap()
+    }
+
+    fn policy(&self) -> TokenPolicy {
+        TokenPolicy {
+            sign_to: Vec::new(),
+            requirements: vec![Requirement {
+                ports: vec![PORTS],
+                networks: Some(FROM.map(|text| text.parse().unwrap()).to_vec()),
+                identities: vec![self.prefix()],
+                drops: true,
+            }],
+            keys: vec![self.id.number()],
+            claims: vec![Claim {
+                key_id: self.id.number(),
+                key: self.secret.identity_key(self.id, &self.identity).0,
+                identity: self.prefix(),
+            }],
+        }
+    }
+
+    /// A frame with a right SYN of this family.
+    fn syn(&self, random: &mut Random, v6: bool, epoch: u64) -> Vec<u8> {
+        let last = random.below(4) as u8 + 1;
+        let (source, dest): (IpAddr, IpAddr) = match v6 {
+            false => ([192, 0, 2, last].into(), [198, 51, 100, 9].into()),
+            true => (
+                format!("2001:db8::{last}").parse().unwrap(),
+                "2001:db8:9::9".parse().unwrap(),
+            ),
+        };
+        let (source, dest) = (
+            (source, 40_000 + random.below(4) as u16),
+            (dest, PORTS.0 + random.below(4) as u16),
+        );
+        let isn = random.below(3) as u32;
+        let mut before = vec![1; random.below(3) * 4];
+        if random.below(2) == 0 {
+            before.extend([2, 4, 5, 180]);
+        }
+        let chain = if v6 { random.below(3) } else { 0 };
+        self.frame(source, dest, isn, epoch, &before, chain)
+    }
+
+    /// A frame with a right SYN between these, with so many options before the token, and so
+    /// many headers before TCP's.
+    fn frame(
+        &self,
+        source: (IpAddr, u16),
+        dest: (IpAddr, u16),
+        isn: u32,
+        epoch: u64,
+        before: &[u8],
+        chain: usize,
+    ) -> Vec<u8> {
+        let statement = Statement {
+            key_id: self.id,
+            epoch,
+            source,
+            dest,
+            isn,
+        };
+        let token = TokenOption {
+            version: VERSION,
+            key_id: self.id.number(),
+            epoch: epoch as u16,
+            tag: *self.identity.0.first_chunk().unwrap(),
+            mac: statement.mac(&self.secret.identity_key(self.id, &self.identity)),
+        };
+        let options = [before, &token.bytes()].concat();
+        let length = 20 + options.len();
+        let mut frame = vec![0; 12];
+        match (source.0, dest.0) {
+            (IpAddr::V4(source), IpAddr::V4(dest)) => {
+                frame.extend([
+                    8,
+                    0,
+                    0x45,
+                    0,
+                    0,
+                    20 + length as u8,
+                    0,
+                    0,
+                    0x40,
+                    0,
+                    64,
+                    6,
+                    0,
+                    0,
+                ]);
+                frame.extend(source.octets());
+                frame.extend(dest.octets());
+            }
+            (IpAddr::V6(source), IpAddr::V6(dest)) => {
+                let first = if chain == 0 { 6 } else { 60 };
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, length as u8, first, 64]);
+                frame.extend(source.octets());
+                frame.extend(dest.octets());
+                for more in (0..chain).rev() {
+                    frame.extend([if more == 0 { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
+                }
+            }
+            _ => unreachable!("both are of one family"),
+        }
+        frame.extend(source.1.to_be_bytes());
+        frame.extend(dest.1.to_be_bytes());
+        frame.extend(isn.to_be_bytes());
+        frame.extend([0, 0, 0, 0, (length as u8 / 4) << 4, 2, 0, 0, 0, 0, 0, 0]);
+        frame.extend(options);
+        frame
+    }
+}
+
+/// Client and server.
+type Flow = ((IpAddr, u16), (IpAddr, u16));
+
+/// What the kernel is to say, by the reference.
+struct Expected<'k> {
+    verifier: Verifier<'k>,
+    identity: Digest,
+    /// Sequence numbers of SYNs that were right, and whether something came after them.
+    flows: HashMap<Flow, (u32, bool)>,
+    counts: HashMap<&'static str, u64>,
+}
+
+impl Expected<'_> {
+    /// `None`: no requirement is about it.
+    fn judge(&mut self, frame: &[u8], epoch: u64) -> Option<&'static str> {
+        let version = match frame[12..14] {
+            [8, 0] => 4,
+            _ => 6,
+        };
+        let packet = &frame[14..];
+        let segment = Segment::read(packet).filter(|_| packet[0] >> 4 == version)?;
+        let from = FROM.map(|text| text.parse::<weir_core::Prefix>().unwrap());
+        let is_from = from.iter().any(|prefix| prefix.contains(segment.source.0));
+        if !(PORTS.0..=PORTS.1).contains(&segment.dest.1) || !is_from {
+            return None;
+        }
+        let flow = (segment.source, segment.dest);
+        if !segment.is_syn() {
+            return Some(match self.flows.get_mut(&flow) {
+                Some((_, is_used)) => {
+                    *is_used = true;
+                    "proven"
+                }
+                None => "no-flow",
+            });
+        }
+        Some(match self.verifier.verify_segment(&segment, epoch) {
+            Err(refusal) => refusal.name(),
+            Ok(identity) => {
+                assert_eq!(identity, self.identity);
+                match self.flows.get(&flow) {
+                    Some((isn, true)) if *isn == segment.sequence => "replayed",
+                    Some((isn, false)) if *isn == segment.sequence => "valid",
+                    _ => {
+                        self.flows.insert(flow, (segment.sequence, false));
+                        "valid"
+                    }
+                }
+            }
+        })
+    }
+}
+
+#[test]
+fn root_the_kernel_verifies_as_the_reference_does() {
+    let lab = Lab::new("same");
+    let cgroup = CgroupAt::open(None).unwrap();
+    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
+    tokens.put_clock(clock_offset()).unwrap();
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    let mut expected = Expected {
+        verifier: Verifier {
+            keys: vec![(known.id, &known.secret)],
+            identities: vec![known.identity],
+        },
+        identity: known.identity,
+        flows: HashMap::new(),
+        counts: HashMap::new(),
+    };
+    let mut random = Random(0x5eed);
+    let (mut matched, mut unsure) = (0, 0);
+    for number in 0..PACKETS {
+        let is_v6 = random.below(2) == 1;
+        let frame = match random.below(10) {
+            0 => {
+                let mut frame = vec![0; 14 + random.below(100)];
+                frame
+                    .iter_mut()
+                    .for_each(|byte| *byte = random.next() as u8);
+                let kind: [u8; 2] = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+                frame[12..14].copy_from_slice(&kind);
+                frame
+            }
+            kind => {
+                let of = (epoch() + random.below(6) as u64).saturating_sub(3);
+                let mut frame = known.syn(&mut random, is_v6, if kind < 4 { of } else { epoch() });
+                for _ in 0..random.below(4) {
+                    let at = 14 + random.below(frame.len() - 14);
+                    frame[at] ^= 1 << random.below(8);
+                }
+                if random.below(8) == 0 {
+                    frame.truncate(14 + random.below(frame.len() - 14));
+                }
+                // A later segment: its flags are so far from the end, without other options.
+                if frame.len() > 14 + 27 && random.below(6) == 0 {
+                    let at = frame.len() - 27;
+                    frame[at] ^= 0x12;
+                }
+                frame
+            }
+        };
+        let before = epoch();
+        let Ok(ran) = prog_test_run::packet(loaded.matcher(), &frame, 1) else {
+            continue; // too short for the kernel to make a packet of it
+        };
+        let outcome = expected.judge(&frame, before);
+        // Between two epochs either may have counted.
+        if before != epoch() {
+            unsure += 1;
+            if let Some(outcome) = outcome {
+                *expected.counts.entry(outcome).or_default() += 1;
+            }
+            continue;
+        }
+        let passes = matches!(outcome, Some("valid" | "proven"));
+        let said = if passes { MATCH } else { 0 };
+        assert_eq!(
+            ran.verdict, said,
+            "packet {number}: {outcome:?} {frame:02x?}"
+        );
+        matched += u32::from(passes);
+        if let Some(outcome) = outcome {
+            *expected.counts.entry(outcome).or_default() += 1;
+        }
+    }
+    for (outcome, count) in Outcome::ALL.into_iter().zip(tokens.outcomes(0).unwrap()) {
+        let wanted = expected.counts.get(outcome.name()).copied().unwrap_or(0);
+        println!("{} {count}", outcome.name());
+        let name = outcome.name();
+        assert!(
+            count.abs_diff(wanted) <= unsure,
+            "{name}: {count} and not {wanted}"
+        );
+        // Each of them was met, but for what the packets here have none of.
+        assert!(count > 0 || outcome == Outcome::Free, "{}", outcome.name());
+    }
+    assert!(matched > PACKETS / 100, "{matched}");
+
+    let frame = known.syn(&mut random, false, epoch());
+    let ran = prog_test_run::packet(loaded.matcher(), &frame, 100_000).unwrap();
+    println!("a SYN with a token: {} ns", ran.nanos);
+}
+
+#[test]
+fn root_of_too_many_flows_the_least_used_go() {
+    let lab = Lab::new("flows");
+    let cgroup = CgroupAt::open(None).unwrap();
+    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
+    tokens.put_clock(clock_offset()).unwrap();
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    // IPv4, without other options.
+    let client = |number: u32| -> ((IpAddr, u16), (IpAddr, u16)) {
+        let source = IpAddr::from([192, 0, 2, (number / 50_000) as u8]);
+        let port = 1024 + (number % 50_000) as u16;
+        ((source, port), ([198, 51, 100, 9].into(), PORTS.0))
+    };
+    let run = |frame: &[u8]| {
+        prog_test_run::packet(loaded.matcher(), frame, 1)
+            .unwrap()
+            .verdict
+    };
+    let later = |number: u32| {
+        let (source, dest) = client(number);
+        let mut frame = known.frame(source, dest, 7, epoch(), &[], 0);
+        // An acknowledgement instead of a SYN.
+        frame[14 + 20 + 13] = 0x10;
+        frame
+    };
+    let flows = weir_bpf::abi::TOKEN_FLOWS + 20_000;
+    for number in 0..flows {
+        let (source, dest) = client(number);
+        let frame = known.frame(source, dest, 7, epoch(), &[], 0);
+        assert_eq!(
+            run(&frame),
+            MATCH,
+            "a SYN is let in though the table is full: {number}"
+        );
+    }
+    // Those of last are there, and of the first ones as many are gone as had no room.
+    for number in flows - 100..flows {
+        assert_eq!(run(&later(number)), MATCH, "{number}");
+    }
+    let gone = (0..flows)
+        .filter(|number| run(&later(*number)) != MATCH)
+        .count();
+    println!("{gone} of {flows} flows are gone");
+    assert!((20_000..40_000).contains(&gone), "{gone}");
+    // Who is gone begins anew.
+    let (source, dest) = client(0);
+    assert_eq!(run(&known.frame(source, dest, 8, epoch(), &[], 0)), MATCH);
+    assert_eq!(run(&later(0)), MATCH);
+}
+
+#[test]
+fn root_the_last_refused_packets_of_each_reason_are_kept() {
+    let lab = Lab::new("kept");
+    let cgroup = CgroupAt::open(None).unwrap();
+    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
+    let kept = || refusals(Path::new(ROOT), &lab.instance).unwrap().unwrap();
+    assert_eq!(kept().packets, []);
+    tokens.put_clock(clock_offset()).unwrap();
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    let mut random = Random(7);
+    let many = 1000;
+    let mut sent = 0;
+    while sent < many {
+        let mut frame = known.syn(&mut random, sent % 2 == 0, epoch());
+        let at = frame.len() - 1;
+        frame[at] ^= 1;
+        let ran = prog_test_run::packet(loaded.matcher(), &frame, 1).unwrap();
+        assert_eq!(ran.verdict, 0);
+        sent += 1;
+    }
+    // One of another reason is not pushed out.
+    let old = known.syn(&mut random, true, epoch() - 9);
+    prog_test_run::packet(loaded.matcher(), &old, 1).unwrap();
+    let seen = kept();
+    assert_eq!(
+        seen.counts,
+        [(Outcome::OtherEpoch, 1), (Outcome::WrongMac, many)]
+    );
+    assert_eq!(seen.packets.len() as u64, 1 + KEPT);
+    let first = &seen.packets[0];
+    assert_eq!(first.outcome, Outcome::OtherEpoch);
+    assert_eq!(first.claim, Some((known.id.number(), [100, 101, 102, 103])));
+    assert!(first.is_dropped && first.age() < 60_000_000_000);
+    assert!(first.dest.1 >= PORTS.0 && first.dest.0.is_ipv6());
+    assert!(
+        seen.packets
+            .is_sorted_by_key(|packet| std::cmp::Reverse(packet.at))
+    );
+    assert!(seen.packets.iter().any(|packet| packet.source.0.is_ipv4()));
+    // A later daemon goes on where this one was.
+    drop((tokens, loaded));
+    let (_tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
+    prog_test_run::packet(loaded.matcher(), &old, 1).unwrap();
+    assert_eq!(kept().counts[0], (Outcome::OtherEpoch, 2));
+}
+
+#[test]
+fn root_tokens_pass_the_verifier_with_room() {
+    let missing = identity::missing();
+    if !missing.is_empty() {
+        eprintln!(
+            "skipped: this kernel lacks {} (probe: its BTF)",
+            missing.join(", ")
+        );
+        return;
+    }
+    let lab = Lab::new("loads");
+    let cgroup = CgroupAt::open(None).unwrap();
+    let (identity, _programs) = Identity::load(Path::new(ROOT), &lab.instance, &cgroup).unwrap();
+    let loaded = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, Some(&identity));
+    let (_tokens, loaded) = loaded.unwrap();
+    let programs: Vec<_> = loaded.programs().collect();
+    assert_eq!(programs.len(), MOST.len());
+    for ((name, program), (expected, most)) in programs.into_iter().zip(MOST) {
+        assert_eq!(name, expected);
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let line = info.lines().find_map(|l| l.strip_prefix("verified_insns:"));
+        let insns: u64 = line.unwrap().trim().parse().unwrap();
+        println!("{name} {insns}");
+        assert!(insns > 0 && insns <= most, "{name} {insns} of {most}");
+    }
+}

@@ -1,0 +1,146 @@
+//! `weir token why`
+
+use std::net::IpAddr;
+
+use anyhow::Context;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use weir_daemon::{
+    config,
+    token::{KEPT, Outcome, RefusedPacket, refusals},
+};
+
+use super::super::{Common, ExitAnswer, show};
+
+#[derive(clap::Args)]
+pub struct WhyArgs {
+    /// Only packets from this address
+    address: Option<IpAddr>,
+    /// Only packets that were refused for this reason, such as wrong-mac; may be repeated
+    #[arg(long, value_name = "REASON", value_parser = reason)]
+    reason: Vec<Outcome>,
+    /// The instance [default: the configuration's]
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The outcome that a word of `weir status` is for.
+fn reason(word: &str) -> Result<Outcome, String> {
+    let refused = || Outcome::ALL.into_iter().filter(|outcome| !outcome.passes());
+    refused()
+        .find(|outcome| outcome.name() == word)
+        .ok_or_else(|| {
+            let words: Vec<_> = refused().map(Outcome::name).collect();
+            format!("no such reason; allowed: {}", words.join(", "))
+        })
+}
+
+pub fn run(common: &Common, args: &WhyArgs) -> anyhow::Result<ExitAnswer> {
+    let config = config::places_of(&common.config)?;
+    let instance = args.instance.as_ref().unwrap_or(&config.instance);
+    let found = refusals(&config.pin_root, instance)?;
+    let found = found.with_context(|| {
+        format!(
+            "the instance {instance:?} has no ports that want a token: it has no [token] in force"
+        )
+    })?;
+    let now = Timestamp::now();
+    let is_wanted = |outcome: Outcome| args.reason.is_empty() || args.reason.contains(&outcome);
+    let packets: Vec<_> = found
+        .packets
+        .iter()
+        .filter(|packet| is_wanted(packet.outcome))
+        .filter(|packet| args.address.is_none_or(|addr| addr == packet.source.0))
+        .collect();
+    let counts = found
+        .counts
+        .iter()
+        .filter(|(outcome, _)| is_wanted(*outcome));
+    if args.json {
+        let packets: Vec<_> = packets.iter().map(|packet| to_json(packet, now)).collect();
+        let counts: serde_json::Map<_, _> = counts
+            .map(|(outcome, count)| {
+                let not_kept = count.saturating_sub(KEPT);
+                let value = json!({ "refused": count, "not_kept": not_kept });
+                (outcome.name().to_owned(), value)
+            })
+            .collect();
+        show::json(&json!({ "packets": packets, "reasons": counts }))?;
+    } else {
+        print(&packets, counts, now)?;
+    }
+    Ok(match packets.is_empty() {
+        true => ExitAnswer::No,
+        false => ExitAnswer::Done,
+    })
+}
+
+fn time(packet: &RefusedPacket, now: Timestamp) -> String {
+    let age = i64::try_from(packet.age()).unwrap_or(i64::MAX);
+    let time = now.checked_sub(SignedDuration::from_nanos(age));
+    // Beyond the calendar: it was as long ago as can be said.
+    time.unwrap_or(Timestamp::MIN).to_string()
+}
+
+fn endpoint((addr, port): (IpAddr, u16)) -> String {
+    std::net::SocketAddr::new(addr, port).to_string()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn to_json(packet: &RefusedPacket, now: Timestamp) -> Value {
+    json!({
+        "time": time(packet, now),
+        "reason": packet.outcome.name(),
+        "source": endpoint(packet.source),
+        "dest": endpoint(packet.dest),
+        "dropped": packet.is_dropped,
+        "token": packet.claim.map(|(key, tag)| json!({ "key": key, "tag": hex(&tag) })),
+    })
+}
+
+fn print<'a>(
+    packets: &[&RefusedPacket],
+    counts: impl Iterator<Item = &'a (Outcome, u64)>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    if packets.is_empty() {
+        show::line("no such packet was refused")?;
+    } else {
+        let rows: Vec<_> = packets
+            .iter()
+            .map(|packet| {
+                let claim = packet.claim;
+                let dash = || "-".to_owned();
+                vec![
+                    show::moment(&time(packet, now)),
+                    packet.outcome.name().to_owned(),
+                    endpoint(packet.source),
+                    endpoint(packet.dest),
+                    claim.map_or_else(dash, |(key, _)| key.to_string()),
+                    claim.map_or_else(dash, |(_, tag)| hex(&tag)),
+                    if packet.is_dropped {
+                        "dropped"
+                    } else {
+                        "passed (log)"
+                    }
+                    .to_owned(),
+                ]
+            })
+            .collect();
+        let head = ["TIME", "REASON", "FROM", "TO", "KEY", "PROGRAM", "WHAT"];
+        show::table(&head, &rows)?;
+    }
+    for (outcome, count) in counts.filter(|(_, count)| *count > KEPT) {
+        show::line(format!(
+            "{}: {count} packets; the last {KEPT} are kept",
+            outcome.name()
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! Hosts whose programs sign, and hosts that want tokens: a namespace each, with a control
+//! group, a daemon and keys of its own.
+#![allow(dead_code)] // each test file uses its part
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use weir_bpf::identity::{CgroupAt, detach, missing};
+use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
+
+use super::{
+    common::{skipped, soon},
+    plain::Plain,
+};
+
+pub const PROGRAMS: [&str; 4] = ["curl", "/usr/bin/python3", "/usr/sbin/nginx", "ip"];
+/// The addresses of the host that serves, by family.
+pub const SERVER: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+/// The port of nginx that wants a token.
+pub const PORT: u16 = 8080;
+/// The port of nginx that wants none.
+pub const OPEN: u16 = 8081;
+
+/// A namespace with a control group of its own and a daemon.
+pub struct Host {
+    pub weir: Plain,
+    pub cgroup: PathBuf,
+    pub instance: String,
+    pub space: Namespace,
+}
+
+impl Host {
+    pub fn new(space: Namespace, name: &str) -> Self {
+        let instance = format!("wt-{name}-{}", std::process::id());
+        let cgroup = CgroupAt::mount_point().unwrap().join(&instance);
+        fs::create_dir(&cgroup).unwrap();
+        Self {
+            weir: Plain::new(),
+            cgroup,
+            instance,
+            space,
+        }
+    }
+
+    pub fn configure(&self, text: &str) {
+        let text = text.replace("{cgroup}", &self.cgroup.display().to_string());
+        self.weir
+            .configure_only(&format!("instance = \"{}\"\n{text}", self.instance));
+    }
+
+    /// The words that run a program in the control group.
+    pub fn entered(&self, words: &[&str]) -> Vec<String> {
+        let enter = format!(
+            "echo 0 > {}/cgroup.procs && exec \"$@\"",
+            self.cgroup.display()
+        );
+        let head = ["-c".to_owned(), enter, "sh".to_owned()];
+        let words = words.iter().map(|word| (*word).to_owned());
+        head.into_iter().chain(words).collect()
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        self.space.output("sh", &self.entered(words)).unwrap()
+    }
+
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = Command::new("sh");
+        command
+            .args(self.entered(words))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.space.spawn(command).unwrap()
+    }
+
+    /// What curl says of the server: `200`, or `000`.
+    pub fn curl(&self, address: &str, port: u16) -> String {
+        let done = self.run(&curl(&url(address, port)));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    pub fn python(&self, script: &str, args: &[&str]) -> String {
+        let done = self.run(&[&["/usr/bin/python3", "-c", script], args].concat());
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+    }
+
+    /// What python3 says when it connects.
+    pub fn connects(&self, address: &str, port: u16) -> String {
+        let told = self.python(CONNECT, &[address, &port.to_string()]);
+        told.trim().to_owned()
+    }
+
+    /// The directory of its keys.
+    pub fn keys(&self) -> String {
+        self.weir.path("keys").display().to_string()
+    }
+
+    /// Makes the first key.
+    pub fn make_key(&self) {
+        self.weir
+            .done(&["token", "key", "new", "--keys", &self.keys()]);
+    }
+
+    /// Gives it the keys that another one has.
+    pub fn copy_keys(&self, from: &Host) {
+        let _ = fs::remove_dir_all(self.keys());
+        let done = Command::new("cp")
+            .args(["-a", &from.keys(), &self.keys()])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    }
+
+    /// Signs to these networks; programs that are not known yet wait until they are.
+    pub fn start_signing(&mut self, app: &str, to: [&str; 2]) {
+        self.configure(&format!(
+            "[app]\ncgroup = \"{{cgroup}}\"\n{app}\n[token]\nkeys = \"{{dir}}/keys\"\nsign_to = {to:?}\n"
+        ));
+        self.weir.start();
+    }
+
+    /// Wants tokens of a program.
+    pub fn require(&self, aggregate: &str, more: &str) {
+        self.configure(&format!(
+            "[token]\nkeys = \"{{dir}}/keys\"\ncgroup = \"{{cgroup}}\"\n[token.require.web]\nports = [\"{PORT}/tcp\"]\naggregate = \"{aggregate}\"\n{more}"
+        ));
+    }
+
+    /// The aggregate of a program, once it is known.
+    pub fn known(&self, exe: &str, run: impl Fn()) -> String {
+        soon(exe, || {
+            run();
+            self.aggregate(exe)
+        })
+    }
+
+    pub fn token(&self) -> Value {
+        self.weir.json(&["status"])["token"].clone()
+    }
+
+    /// How often a packet to the port that wants tokens had this outcome.
+    pub fn outcome(&self, name: &str) -> u64 {
+        let token = self.token();
+        let count = token["requirements"][0]["outcomes"][name].as_u64();
+        count.unwrap_or_else(|| panic!("no {name} in {token}"))
+    }
+
+    pub fn signing(&self, name: &str) -> u64 {
+        self.token()["signing"][name].as_u64().unwrap()
+    }
+
+    /// The aggregate of a program that is known here.
+    pub fn aggregate(&self, exe: &str) -> Option<String> {
+        let programs = self.weir.json(&["app", "list", "--programs"]);
+        let mut programs = programs.as_array().unwrap().iter();
+        let found = programs.find(|program| {
+            let path = program["exe"]["path"].as_str();
+            path.is_some_and(|path| path.contains(exe))
+        })?;
+        Some(found["aggregate"].as_str()?.to_owned())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.weir.end_if_running();
+        let root = Path::new("/sys/fs/bpf/weir");
+        let _ = weir_bpf::token::detach(root, &self.instance);
+        let _ = detach(root, &self.instance);
+        let _ = fs::remove_dir(root.join(&self.instance));
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Says why tokens cannot be tried here.
+pub fn cannot_run(programs: &[&str]) -> bool {
+    if skipped(programs) {
+        return true;
+    }
+    let missing = missing();
+    if !missing.is_empty() {
+        eprintln!(
+            "skipped: this kernel lacks {} (probe: its BTF)",
+            missing.join(", ")
+        );
+        return true;
+    }
+    if CgroupAt::mount_point().is_none() {
+        eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
+        return true;
+    }
+    false
+}
+
+/// Writes what nginx serves at both ports, and its configuration.
+pub fn nginx_conf(dir: &Path) -> PathBuf {
+    fs::create_dir(dir.join("www")).unwrap();
+    fs::write(dir.join("www/index.html"), vec![b'x'; 200_000]).unwrap();
+    let conf = dir.join("nginx.conf");
+    let dir = dir.display();
+    fs::write(
+        &conf,
+        format!(
+            "daemon off; master_process off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
+             http {{ access_log off; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
+             listen {OPEN}; listen [::]:{OPEN} ipv6only=on; root {dir}/www; }} }}"
+        ),
+    )
+    .unwrap();
+    conf
+}
+
+pub fn url(address: &str, port: u16) -> String {
+    match address.contains(':') {
+        true => format!("http://[{address}]:{port}/"),
+        false => format!("http://{address}:{port}/"),
+    }
+}
+
+pub fn curl(url: &str) -> Vec<&str> {
+    let words = "curl -sS -o /dev/null -w %{http_code} --max-time 6";
+    words.split(' ').chain([url]).collect()
+}
+
+pub const CONNECT: &str = "
+import socket, sys
+try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('connected')
+except OSError as e: print(type(e).__name__)
+";
+
+/// Two hosts with daemons, and a third one without.
+pub struct Lab {
+    /// Ends before the control group that it is in.
+    _nginx: Child,
+    pub client: Host,
+    pub server: Host,
+    pub other: Namespace,
+    /// Ends of the client, the server, the other one: their devices are `eth0`.
+    pub veths: Vec<Veth>,
+    _files: tempfile::TempDir,
+    _net: Net,
+}
+
+impl Lab {
+    /// None: what it takes is not here.
+    pub fn new(name: &str) -> Option<Self> {
+        if cannot_run(&PROGRAMS) {
+            return None;
+        }
+        let net = Net::new().unwrap();
+        let switch = net.namespace("switch").unwrap();
+        switch
+            .ip(&[
+                "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
+                "link set br0 up".into(),
+            ])
+            .unwrap();
+        let mut veths = Vec::new();
+        let spaces = ["client", "server", "other"].map(|name| {
+            let space = net.namespace(name).unwrap();
+            space.run("ip", &["link", "set", "lo", "up"]).unwrap();
+            let number = veths.len() + 1;
+            let addresses = [
+                format!("192.0.2.{number}/24"),
+                format!("2001:db8::{number}/64"),
+            ];
+            let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[]).unwrap();
+            veths.push(net.veth(&space, "eth0", &switch, name, opts).unwrap());
+            switch.ip(&[format!("link set {name} master br0")]).unwrap();
+            space
+        });
+        let [client, server, other] = spaces;
+        let server = Host::new(server, &format!("{name}-s"));
+        let files = tempfile::tempdir().unwrap();
+        let conf = nginx_conf(files.path());
+        let nginx = server.spawn(&["/usr/sbin/nginx", "-c", conf.to_str().unwrap()]);
+        let client = Host::new(client, &format!("{name}-c"));
+        let lab = Self {
+            client,
+            server,
+            other,
+            veths,
+            _nginx: nginx,
+            _files: files,
+            _net: net,
+        };
+        lab.client.make_key();
+        Some(lab)
+    }
+
+    /// The client signs to the server.
+    pub fn start_client(&mut self, app: &str) {
+        self.client
+            .start_signing(app, ["192.0.2.2", "2001:db8::/64"]);
+    }
+
+    /// The server wants tokens of these.
+    pub fn start_server(&mut self, aggregate: &str) {
+        self.server.copy_keys(&self.client);
+        self.server.require(aggregate, "");
+        self.server.weir.start();
+    }
+
+    /// curl's aggregate, once it is known.
+    pub fn aggregate_of_curl(&self) -> String {
+        let run = || drop(self.client.curl(SERVER[0], OPEN));
+        self.client.known("/curl", run)
+    }
+}
+
+/// Of programs that may talk to anybody, of which each is known before it does.
+pub const CURL_AND_PYTHON: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n";
