@@ -99,13 +99,13 @@ impl Key {
 /// the same mappings, with nothing else between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Who it is.
+    /// The program that it runs.
     pub key: Key,
-    /// Its address space.
+    /// The address space, by the kernel's own address of it.
     pub space: u64,
     /// Moves whenever its mappings may change.
     pub sequence: u32,
-    /// Its user's number.
+    /// The number of the effective user.
     pub uid: u32,
     /// Its control group in the hierarchy of version 2.
     pub cgroup: u64,
@@ -195,7 +195,7 @@ impl Handle {
         Self(u32::from(number) | u32::from(serial) << 16)
     }
 
-    /// Of which number it is.
+    /// The number of the identity in the kernel's table.
     pub fn number(self) -> u16 {
         self.0 as u16
     }
@@ -418,7 +418,7 @@ impl Identity {
         self.put_control(&control)
     }
 
-    /// Who a process is, now; `None`: it is gone, is a thread of the kernel, or changes its
+    /// Looks at a process as it is now; `None`: it is gone, is a thread of the kernel, or changes its
     /// mappings without a pause.
     ///
     /// # Errors
@@ -445,7 +445,7 @@ impl Identity {
         programs::run_iterator(self.adopt.as_fd())
     }
 
-    /// What is counted.
+    /// Reads the counters, summed over the processors.
     pub fn counts(&self) -> Result<IdentityCounts> {
         let read = |number: u32| -> Result<u64> {
             let cpus = self

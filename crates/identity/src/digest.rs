@@ -11,7 +11,7 @@ pub struct Digest(pub [u8; 32]);
 /// Why a text is no digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// It has another length.
+    /// The text has another length.
     #[error("{0} characters, where a SHA-256 has 64 hexadecimal digits")]
     Length(usize),
     /// Something in it is no hexadecimal digit.

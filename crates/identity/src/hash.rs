@@ -51,7 +51,7 @@ pub struct FileKey {
     pub generation: u32,
     /// When the inode was last changed: seconds and nanoseconds.
     pub ctime: (i64, u32),
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub size: u64,
 }
 
@@ -71,7 +71,7 @@ impl FileKey {
 /// The digest of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hashed {
-    /// Of its content.
+    /// The SHA-256 of the content.
     pub digest: Digest,
     /// The file whose content it is.
     pub file: FileKey,
@@ -90,16 +90,16 @@ impl Hashed {
 /// Why a file has no digest.
 #[derive(Debug, thiserror::Error)]
 pub enum HashError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A directory, a device, a pipe or a socket.
     #[error("it is no regular file")]
     NoFile,
-    /// It is longer than [`Limits::bytes`].
+    /// The file is longer than [`Limits::bytes`].
     #[error("it has {0} bytes, and files of more than {1} are not read")]
     TooLarge(u64, u64),
-    /// It takes longer than [`Limits::time`].
+    /// Reading takes longer than [`Limits::time`].
     #[error("it cannot be read within {0:?}")]
     TooSlow(Duration),
     /// It was written, cut or replaced meanwhile.

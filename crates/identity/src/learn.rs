@@ -26,7 +26,7 @@ const MAX_TEXT: usize = 512;
 pub struct ProgramKey {
     /// The path of its executable, at that time.
     pub path: String,
-    /// Of its executable; `None`: it could not be had.
+    /// The SHA-256 of the executable; `None`: it could not be had.
     pub digest: Option<Digest>,
     /// The script that it runs, by its own word.
     pub script: Option<String>,
@@ -47,17 +47,17 @@ pub struct Observation {
     pub package: Option<String>,
     /// The executables of its parents, the nearest first.
     pub parents: Vec<String>,
-    /// Its control group.
+    /// The control group that the program ran in.
     pub cgroup: String,
-    /// Its effective user.
+    /// The effective user of the program.
     pub uid: u32,
-    /// It was refused or dropped.
+    /// The connection was refused or dropped.
     pub is_denied: bool,
-    /// It began the connection.
+    /// The program began the connection.
     pub is_outward: bool,
     /// One kind of socket.
     pub protocol: Protocols,
-    /// Who is at the other end.
+    /// The address at the other end.
     pub peer: IpAddr,
     /// The peer's port of what goes out, one's own of what comes in; 0: none.
     pub port: u16,
@@ -359,7 +359,7 @@ pub enum LearnedChange {
 }
 
 impl Learned {
-    /// What was remembered.
+    /// The record with what was remembered of programs.
     pub fn of(programs: impl IntoIterator<Item = LearnedProgram>) -> Self {
         let programs = programs
             .into_iter()

@@ -45,13 +45,13 @@ impl RuleBits {
         }
     }
 
-    /// Is it one of them?
+    /// Is the place with this number in the set?
     pub fn contains(&self, place: usize) -> bool {
         let word = self.0.get(place / 64);
         word.is_some_and(|word| word >> (place % 64) & 1 == 1)
     }
 
-    /// Their numbers, in order.
+    /// The numbers in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..MAX_RULES).filter(|place| self.contains(*place))
     }
@@ -68,7 +68,7 @@ impl FromIterator<usize> for RuleBits {
 /// Networks of peers, IPv4 and IPv6: disjoint, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
-    /// None of them holds another.
+    /// Prefixes of which none holds another.
     pub prefixes: Arc<[Prefix]>,
     /// The place holds outside of them.
     pub outside: bool,
@@ -92,7 +92,7 @@ pub struct Place {
     pub has_who: bool,
     /// Which way connections begin that it is about.
     pub direction: Direction,
-    /// Of which kinds; see [`Protocols::is_any`].
+    /// The kinds of sockets; see [`Protocols::is_any`].
     pub protocols: Protocols,
     /// First and last port, of the peer for what goes out, of the program for what comes
     /// in. None: any, and also what has no ports; at most [`MAX_PORTS`].
@@ -122,7 +122,7 @@ pub trait Resolve {
 pub struct Unresolved {
     /// The name of the rule.
     pub rule: Arc<str>,
-    /// What it names: `list:NAME`, `name:example.org` or the file of a namespace.
+    /// The thing that the rule names: `list:NAME`, `name:example.org` or the file of a namespace.
     pub what: String,
 }
 
@@ -152,7 +152,7 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     /// At most [`MAX_RULES`].
     pub places: Vec<Place>,
-    /// Those of rules that log: told beside the decision.
+    /// Places of rules that log: told beside the decision.
     pub logs: Vec<Place>,
     /// Where no place holds: allow, drop or reject.
     pub default: Verdict,

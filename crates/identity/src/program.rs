@@ -23,7 +23,7 @@ pub struct Object {
 /// A process, as rules ask about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Program {
-    /// Its executable; `None`: it has none, or it could not be seen.
+    /// The executable of the process; `None`: it has none, or it could not be seen.
     pub exe: Option<Object>,
     /// All objects that it has mapped executable, the executable among them, each once,
     /// in the order of their paths. The vdso is none of them.
@@ -39,7 +39,7 @@ pub struct Program {
     /// The number of its network namespace (the inode), for people; rules ask the
     /// socket's.
     pub netns: u64,
-    /// Its arguments as it shows them: its own word, bounded.
+    /// The arguments as the process shows them: its own word, bounded.
     pub cmdline: Vec<String>,
     /// The script that an interpreter was started with, by its arguments: its own word.
     pub script: Option<PathBuf>,

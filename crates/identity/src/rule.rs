@@ -28,9 +28,9 @@ pub const MAX_PEERS: usize = acl::MAX_RULES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Its packets pass.
+    /// Packets of the connection pass.
     Allow,
-    /// Its packets are dropped.
+    /// Packets of the connection are dropped.
     Drop,
     /// connect and sendto fail with EPERM; what cannot be told so is dropped.
     Reject,
@@ -63,9 +63,9 @@ impl Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unknown {
-    /// They may, and it is recorded.
+    /// Unknown programs may, and weir records it.
     Learn,
-    /// They may send and receive.
+    /// Unknown programs may send and receive.
     Allow,
     /// They may not, until they are known.
     Drop,
@@ -138,7 +138,7 @@ impl Protocols {
 pub struct Pinned {
     /// The path that is configured.
     pub path: PathBuf,
-    /// Of the file at that time.
+    /// The SHA-256 of the file at that time.
     pub digest: Digest,
 }
 
@@ -227,7 +227,7 @@ enum Answer {
 pub struct Condition {
     /// It is met where what it asks is not so.
     pub is_negated: bool,
-    /// What it asks.
+    /// The question about the program.
     pub criterion: Criterion,
 }
 
@@ -316,7 +316,7 @@ impl fmt::Display for Peer {
 /// Peers of one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peers {
-    /// It holds for all others.
+    /// The rule holds for all other peers.
     pub is_negated: bool,
     /// At least one, at most [`MAX_PEERS`].
     pub entries: Vec<Peer>,
@@ -325,9 +325,9 @@ pub struct Peers {
 /// Which connections and flows a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Where {
-    /// Who begins them: `Out` the program, `In` its peer.
+    /// Which end begins the connections: `Out` the program, `In` its peer.
     pub direction: Direction,
-    /// Of which kind its socket is.
+    /// The kinds of sockets.
     pub protocols: Protocols,
     /// Of the peer for what goes out, of the program for what comes in. None: any.
     pub ports: Vec<PortRange>,
@@ -367,9 +367,9 @@ impl Where {
 /// One rule of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name in the configuration.
+    /// The name of the rule in the configuration.
     pub name: Arc<str>,
-    /// What it says.
+    /// The verdict of the rule.
     pub verdict: Verdict,
     /// All of them are to be met; none: it is about every program.
     pub who: Vec<Condition>,

@@ -59,7 +59,7 @@ impl DropIn {
         })
     }
 
-    /// What it holds.
+    /// The text of the file as it is now.
     pub fn text(&self) -> &str {
         self.before.as_deref().unwrap_or_default()
     }

@@ -55,7 +55,7 @@ pub struct Args {
 pub enum Says {
     /// It may, where the rule is about the connection.
     Allow,
-    /// It may not: connect fails at once.
+    /// The program may not: connect fails at once.
     Deny,
 }
 

@@ -7,7 +7,7 @@ use libbpf_rs::MapHandle;
 use super::{DecidedBy, Handle, Key, value_of};
 use crate::{abi, error::Result, ring_reader::RingReader, skeleton::identity::types::ident_event};
 
-/// What is told.
+/// The kind of an event about programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdentityEventKind {
     /// A program is not known: who is it?
@@ -23,13 +23,13 @@ pub enum IdentityEventKind {
 pub struct IdentityEvent {
     /// What has happened.
     pub kind: IdentityEventKind,
-    /// Of who is unknown; its set is 0 where nobody is, or nobody can be told.
+    /// The program that is unknown; its set is 0 where nobody is, or nobody can be told.
     pub key: Key,
     /// The process that used the socket last, as the initial PID namespace has it.
     pub pid: u32,
     /// The effective user of that process.
     pub uid: u32,
-    /// Its control group.
+    /// The control group of that process.
     pub cgroup: u64,
     /// The network namespace of the socket, by its inode.
     pub netns: u64,
@@ -39,7 +39,7 @@ pub struct IdentityEvent {
     pub holders: [Option<Handle>; abi::IDENT_HOLDERS as usize],
     /// The other side, IPv4 as IPv4-mapped.
     pub peer: Ipv6Addr,
-    /// Its port; of what comes in, one's own.
+    /// The port of the peer; of what comes in, one's own.
     pub port: u16,
     /// `IDENT_TCP` and so on.
     pub protocol: u8,
@@ -47,7 +47,7 @@ pub struct IdentityEvent {
     pub is_out: bool,
     /// What has decided.
     pub by: DecidedBy,
-    /// What it passes.
+    /// Whether the connection or flow passes.
     pub passes: bool,
     /// In which of the two policies the rule has that number.
     pub is_of_second: bool,

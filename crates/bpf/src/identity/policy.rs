@@ -14,9 +14,9 @@ use crate::{
 /// What becomes of what a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its packets pass.
+    /// Packets of the connection pass.
     Allow,
-    /// It is dropped.
+    /// Packets of the connection are dropped.
     Drop,
     /// connect fails with EPERM; what is not a connection is dropped.
     Reject,
@@ -35,7 +35,7 @@ impl Verdict {
 /// What becomes of programs that are not known yet, where a rule is about some programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// They may send and receive.
+    /// Unknown programs may send and receive.
     Allow,
     /// They may, and each decision is told.
     Learn,
@@ -65,17 +65,17 @@ pub struct Networks {
 /// Where a rule holds; for whom is a bit of [`RuleBits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What it says.
+    /// What the rule says.
     pub verdict: Verdict,
     /// It is about some programs, not about all.
     pub has_who: bool,
-    /// It holds for what goes out: connections that the program begins.
+    /// The rule holds for what goes out: connections that the program begins.
     pub is_out: bool,
-    /// It holds for what comes in.
+    /// The rule holds for what comes in.
     pub is_in: bool,
     /// `IDENT_TCP` and so on; 0: any, but that raw sockets are allowed by name only.
     pub protocols: u8,
-    /// Of the peer; of what comes in, one's own. None: any.
+    /// Ranges of ports of the peer; of what comes in, one's own. None: any.
     pub ports: Vec<(u16, u16)>,
     /// Peers of what goes out; `None`: all.
     pub outward: Option<Networks>,
@@ -188,7 +188,7 @@ impl RuleBits {
         }
     }
 
-    /// Is it one of them?
+    /// Is the rule with this number in the set?
     pub fn contains(&self, rule: usize) -> bool {
         let word = self.0.get(rule / 64);
         word.is_some_and(|word| word >> (rule % 64) & 1 == 1)

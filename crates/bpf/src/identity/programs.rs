@@ -108,7 +108,7 @@ impl CgroupAt {
         })
     }
 
-    /// Where it is.
+    /// The directory of the control group.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -134,7 +134,7 @@ const LINKS: [(&str, Place); 7] = [
     ("egress", Place::Cgroup(sys::BPF_CGROUP_INET_EGRESS)),
     ("ingress", Place::Cgroup(sys::BPF_CGROUP_INET_INGRESS)),
 ];
-/// Those that make records of sockets; the rest judges by them.
+/// How many links make records of sockets; the rest judges by them.
 const NOTING: usize = 3;
 
 /// Programs that are loaded, in the order of [`LINKS`].

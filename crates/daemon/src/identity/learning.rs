@@ -35,11 +35,11 @@ struct Session {
 /// Learning as it is shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct LearningStatus {
-    /// It is recorded what programs do.
+    /// Whether it is recorded what programs do.
     pub is_on: bool,
     /// When that was begun last.
     pub since: Option<Timestamp>,
-    /// When it ends by itself.
+    /// When learning ends by itself.
     pub until: Option<Timestamp>,
     /// What was known at that time has been reviewed.
     pub reviewed: Option<Timestamp>,
@@ -121,7 +121,7 @@ impl Learning {
         self.inner.lock().expect("no holder of this lock panics")
     }
 
-    /// Is it recorded what programs do?
+    /// Does weir record what programs do?
     pub fn is_on(&self) -> bool {
         self.inner().session.is_on
     }

@@ -31,7 +31,7 @@ const LOOKUPS: usize = 2;
 /// How a name is looked up: its addresses, or why nobody knows.
 type Lookup = dyn Fn(&HostName) -> Result<Vec<IpAddr>, String> + Send + Sync;
 
-/// What is known of one name.
+/// Addresses of one name, and when they were asked for.
 #[derive(Debug, Default)]
 struct Known {
     /// When each was in an answer last.

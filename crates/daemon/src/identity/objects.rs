@@ -32,7 +32,7 @@ pub enum NoDigest {
     Untrusted,
     /// It is larger, or slower to read, than is waited for.
     TooLarge,
-    /// It could not be read; its process is gone, mostly.
+    /// The file could not be read; its process is gone, mostly.
     Unreadable,
 }
 

@@ -34,7 +34,7 @@ const DPKG_INFO: &str = "/var/lib/dpkg/info";
 pub struct ReadProgram {
     /// As rules ask about it.
     pub program: Program,
-    /// What it has mapped.
+    /// The files that the process has mapped executable.
     pub files: BTreeSet<FileKey>,
     /// The path of its executable leads to this very file here: it is not of a container,
     /// and nobody has put another one in its place.

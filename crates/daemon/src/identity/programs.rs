@@ -15,11 +15,11 @@ pub struct KnownProgram {
     key: Key,
     handle: Handle,
     since: Instant,
-    /// Who it is.
+    /// The process as it was read from /proc.
     pub read: ReadProgram,
 }
 
-/// All of them.
+/// The programs that have a handle in the kernel.
 pub struct Programs {
     known: BTreeMap<u16, KnownProgram>,
     by_key: HashMap<Key, u16>,
@@ -152,7 +152,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Who has this handle.
+    /// The program with this handle.
     pub fn by_handle(&self, handle: Handle) -> Option<&KnownProgram> {
         let program = self.known.get(&handle.number())?;
         (program.handle == handle).then_some(program)

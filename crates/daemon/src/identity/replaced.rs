@@ -30,7 +30,7 @@ const MAX_WATCHED: usize = 4096;
 /// A file that is another one than a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Replaced {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// The rule that names what was there.
     pub rule: Arc<str>,
@@ -48,7 +48,7 @@ pub struct Replaced {
 pub enum PackageRecord {
     /// It is this package's, as it was packed.
     Agrees(String),
-    /// That package has another file there.
+    /// The package of this name has another file there.
     Differs(String),
     /// No package has a file there, or there is no dpkg.
     None,
@@ -101,7 +101,7 @@ impl PackageRecord {
 struct Watched {
     rule: Arc<str>,
     digest: Digest,
-    /// As it was looked at last.
+    /// The file that was found there last.
     file: Option<FileKey>,
     replaced: Option<Replaced>,
 }
@@ -236,7 +236,7 @@ impl NamedFiles {
         }
     }
 
-    /// Those that are others now.
+    /// The files that are others now than rules name.
     pub fn replaced(&self) -> impl Iterator<Item = &Replaced> {
         self.by_path
             .values()

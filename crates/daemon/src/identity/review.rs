@@ -35,11 +35,11 @@ pub struct ReviewedProgram {
     /// Which one it is.
     #[serde(flatten)]
     pub program: ProgramKey,
-    /// When it was first seen.
+    /// When the first connection was seen.
     pub first: Timestamp,
-    /// When it was last seen.
+    /// When the last connection was seen.
     pub last: Timestamp,
-    /// Nothing of it has been reviewed.
+    /// Nobody has reviewed anything of the program.
     pub is_new: bool,
     /// The path leads to this very file on the host.
     pub is_at_path: bool,
@@ -53,7 +53,7 @@ pub struct ReviewedProgram {
     pub cgroups: BTreeSet<String>,
     /// Users as which it ran, by number.
     pub uids: BTreeSet<u32>,
-    /// What it has done.
+    /// The kinds of connections that were seen.
     pub flows: Vec<ReviewedFlow>,
 }
 
@@ -63,15 +63,15 @@ pub struct ReviewedFlow {
     /// Which way they begin, the protocol, the port and the peer.
     #[serde(flatten)]
     pub key: FlowKey,
-    /// When it was first seen.
+    /// When the first connection was seen.
     pub first: Timestamp,
-    /// When it was last seen.
+    /// When the last connection was seen.
     pub last: Timestamp,
     /// Connections, and first datagrams of flows.
     pub count: u64,
     /// How many of those were refused or dropped.
     pub denied: u64,
-    /// It has not been reviewed.
+    /// Nobody has reviewed this kind.
     pub is_new: bool,
     /// What the rules in force say of it.
     pub verdict: &'static str,

@@ -14,7 +14,7 @@ pub struct KnownSince {
 }
 
 impl Apps {
-    /// What is in the kernel; `None`: there is no `[app]`.
+    /// The tables in the kernel; `None`: there is no `[app]`.
     pub fn identity(&self) -> Option<Arc<Identity>> {
         self.state().as_ref().map(|state| state.identity.clone())
     }

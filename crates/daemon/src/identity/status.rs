@@ -17,7 +17,7 @@ pub struct AppStatus {
     pub misses: &'static [&'static str],
     /// The control group in which it holds.
     pub cgroup: PathBuf,
-    /// Nothing is dropped.
+    /// Denials are counted and nothing is dropped.
     pub observe: bool,
     /// Where no rule holds.
     pub default: &'static str,
@@ -31,7 +31,7 @@ pub struct AppStatus {
     pub files: usize,
     /// See `files`.
     pub leases: usize,
-    /// What is counted.
+    /// The counters of the kernel's programs.
     #[serde(skip)]
     pub counts: IdentityCounts,
     /// Programs that had to be forgotten for others.
@@ -45,9 +45,9 @@ pub struct AppStatus {
 /// One rule, and what it has decided.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleStatus {
-    /// Its name; `default` and `unknown` stand for what decides where none does.
+    /// The name of the rule; `default` and `unknown` stand for what decides where none does.
     pub name: String,
-    /// What it says.
+    /// The verdict of the rule, in the configuration's word.
     pub verdict: &'static str,
     /// How many known programs it is about.
     pub programs: usize,
@@ -68,9 +68,9 @@ pub struct ProgramStatus {
     pub objects: usize,
     /// It has executable memory of no file.
     pub anonymous: bool,
-    /// Its user; of several the one that was identified first.
+    /// The user that the program runs as; of several the one that was identified first.
     pub uid: u32,
-    /// Its control group.
+    /// The control group that the program runs in.
     pub cgroup: String,
     /// Rules that are about it.
     pub rules: Vec<Arc<str>>,
@@ -102,9 +102,9 @@ pub struct WhyProgram {
 pub struct RuleAbout {
     /// The name in the configuration.
     pub name: Arc<str>,
-    /// What it says.
+    /// The verdict of the rule, in the configuration's word.
     pub verdict: &'static str,
-    /// Its conditions are met.
+    /// The program meets the conditions of the rule.
     pub is_met: bool,
 }
 
@@ -118,7 +118,7 @@ pub const MISSES: &[&str] = &[
 ];
 
 impl Apps {
-    /// What is in force; `None`: there is no `[app]`.
+    /// The rules in force, and what they have decided; `None`: there is no `[app]`.
     ///
     /// # Errors
     /// The kernel's tables cannot be read.
