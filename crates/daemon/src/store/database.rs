@@ -20,7 +20,7 @@ use weir_core::{Ban, BanTarget, PrefixSet, Until};
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 
 use super::{
-    AllowEntry, Change, Detail,
+    AllowEntry, Change, Detail, action_notices,
     clock::Now,
     learned, progress,
     restore::{Boot, Row, StoredState},
@@ -119,6 +119,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     }
     connection.execute_batch(SCHEMA)?;
     connection.execute_batch(learned::SCHEMA)?;
+    connection.execute_batch(action_notices::SCHEMA)?;
     if version < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
     }
@@ -514,6 +515,7 @@ fn write_one(
             transaction.execute("DELETE FROM positions WHERE source = ?1", [source])?;
         }
         Change::Learned(row) => learned::write(transaction, row)?,
+        Change::ActionNotice(change) => action_notices::write(transaction, change)?,
     }
     Ok(())
 }

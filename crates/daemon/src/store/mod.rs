@@ -5,6 +5,7 @@
 //! disk is full, read-only or the file corrupt, bans go on, an alert says so,
 //! and writing is retried.
 
+mod action_notices;
 pub mod clock;
 mod database;
 mod history;
@@ -34,6 +35,7 @@ use weir_core::{
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 use weir_events::alerts::Alerts;
 
+pub use action_notices::{ActionKey, ActionNotice, ActionNoticeChange, number_of_texts};
 pub use database::allow_set;
 pub use history::KeepHistory;
 pub use learned::LearnedRow;
@@ -117,6 +119,8 @@ pub enum Change {
     ForgetPosition(String),
     /// More is known of what a program does.
     Learned(LearnedRow),
+    /// An action elsewhere was told of a ban, or of an end.
+    ActionNotice(ActionNoticeChange),
 }
 
 impl Change {
@@ -415,6 +419,11 @@ impl Store {
     /// What programs were seen doing: keys and records.
     pub fn learned(&self) -> Vec<(String, String)> {
         self.read(learned::all)
+    }
+
+    /// The bans that actions elsewhere were told of, by action.
+    pub fn action_notices(&self) -> Vec<(ActionKey, ActionNotice)> {
+        self.read(action_notices::all)
     }
 
     /// How often the file was made anew: what is in memory has to be written again.
