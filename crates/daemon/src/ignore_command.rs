@@ -1,7 +1,8 @@
 //! `ignorecommand` of Fail2ban's jails: a command that says who is not to be banned. It is run
 //! beside the reading of lines, at the first failure of an address, so that its answer is
-//! mostly there when a ban is due. A ban without an answer waits for a moment only: who is
-//! meanwhile asked about for longer counts as not ignored.
+//! mostly there when a ban is due. A ban without an answer waits for a moment only, and then
+//! comes into force: an attacker must not gain time by a command that is slow. An answer
+//! that comes later and says that the address is to be ignored lifts the ban.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -32,16 +33,27 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_millis(100);
 /// Questions that wait, and answers that are kept, of all jails.
 const MAX_KNOWN: usize = 10_000;
+/// Where there is no room, answers are thrown away this often.
+const MAKE_ROOM: Duration = Duration::from_secs(1);
 
-/// Puts bans into force.
-type Put = dyn Fn(Vec<Ban>) + Send + Sync;
+/// What becomes of bans that have waited.
+pub(crate) trait Waited: Send + Sync {
+    /// Puts bans into force.
+    fn put(&self, bans: Vec<Ban>);
+    /// Lifts a ban that was put into force.
+    fn lift(&self, ban: &Ban);
+}
 
 type Key = (String, BanTarget);
 
 /// What is known of an address.
 enum Known {
-    /// It is asked about; a ban that waits for the answer, and until when.
-    Asked(Option<(Ban, Instant)>),
+    /// It is asked about; bans that wait for the answer or have come into force without
+    /// it, those of one address in one jail.
+    Asked {
+        waits: Option<(Box<Ban>, Instant)>,
+        in_force: Option<Box<Ban>>,
+    },
     /// It is to be ignored, or not; until when that holds.
     Answered(bool, Instant),
 }
@@ -51,6 +63,10 @@ struct Table {
     commands: HashMap<String, Arc<IgnoreCommand>>,
     known: HashMap<Key, Known>,
     questions: VecDeque<Key>,
+    /// When the ban of an address has waited long enough, the first ones first.
+    due: VecDeque<(Instant, Key)>,
+    /// When room was made last.
+    made_room: Option<Instant>,
 }
 
 /// Asks the commands of all jails.
@@ -60,7 +76,10 @@ pub struct IgnoreChecks {
     /// No jail has such a command: nobody who bans takes a lock.
     is_idle: AtomicBool,
     is_over: AtomicBool,
-    put: Box<Put>,
+    bans: Box<dyn Waited>,
+    /// Held from when bans are taken out of the table until they are in force: who lifts
+    /// one finds it there.
+    order: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     events: Arc<Events>,
     alerts: Arc<Alerts>,
@@ -75,14 +94,15 @@ fn about(jail: &str) -> String {
 }
 
 impl IgnoreChecks {
-    /// Nobody is asked about yet. Bans that have waited go to `put`.
-    pub fn new(events: Arc<Events>, alerts: Arc<Alerts>, put: Box<Put>) -> Self {
+    /// Nobody is asked about yet. Bans that have waited go to `bans`.
+    pub(crate) fn new(events: Arc<Events>, alerts: Arc<Alerts>, bans: Box<dyn Waited>) -> Self {
         Self {
             table: Mutex::default(),
             work: Condvar::new(),
             is_idle: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
-            put,
+            bans,
+            order: Mutex::default(),
             threads: Mutex::default(),
             events,
             alerts,
@@ -109,9 +129,9 @@ impl IgnoreChecks {
             .cloned()
             .collect();
         // What another command has said; who waits for it is asked about by the new one.
-        table
-            .known
-            .retain(|(jail, _), known| !changed.contains(jail) || matches!(known, Known::Asked(_)));
+        table.known.retain(|(jail, _), known| {
+            !changed.contains(jail) || matches!(known, Known::Asked { .. })
+        });
         let is_idle = table.commands.is_empty() && table.known.is_empty();
         drop(table);
         self.is_idle.store(is_idle, Relaxed);
@@ -127,6 +147,7 @@ impl IgnoreChecks {
                 }
             }
         }
+        self.alerts.clear("ignorecommand");
     }
 
     /// An address has failed: it may be banned soon.
@@ -153,8 +174,7 @@ impl IgnoreChecks {
         }
         if !table.known.contains_key(&key) {
             if table.known.len() >= MAX_KNOWN {
-                let holds = |known: &mut Known| !matches!(known, Known::Answered(_, until) if *until <= now);
-                table.known.retain(|_, known| holds(known));
+                table.make_room(now);
             }
             if table.known.len() >= MAX_KNOWN {
                 let message = format!(
@@ -164,7 +184,11 @@ impl IgnoreChecks {
                 return None;
             }
             table.questions.push_back(key.clone());
-            table.known.insert(key.clone(), Known::Asked(None));
+            let asked = Known::Asked {
+                waits: None,
+                in_force: None,
+            };
+            table.known.insert(key.clone(), asked);
             self.work.notify_one();
         }
         table.known.get_mut(&key)
@@ -179,17 +203,25 @@ impl IgnoreChecks {
         let mut table = lock(&self.table);
         let mut ignored = Vec::new();
         let mut now = Vec::with_capacity(bans.len());
+        let mut due = Vec::new();
         for ban in bans {
             let known = match &ban.producer {
                 BanSource::Jail(jail) => self.ask(&mut table, jail, ban.subject),
                 _ => None,
             };
             match known {
-                Some(Known::Asked(waiting)) => *waiting = Some((ban, Instant::now() + GRACE)),
+                Some(Known::Asked { waits, .. }) => {
+                    let until = Instant::now() + GRACE;
+                    if let BanSource::Jail(jail) = &ban.producer {
+                        due.push((until, (jail.clone(), ban.subject)));
+                    }
+                    *waits = Some((Box::new(ban), until));
+                }
                 Some(Known::Answered(true, _)) => ignored.push(ban),
                 Some(Known::Answered(false, _)) | None => now.push(ban),
             }
         }
+        table.due.extend(due);
         drop(table);
         ignored.iter().for_each(|ban| self.tell(ban));
         now
@@ -204,53 +236,93 @@ impl IgnoreChecks {
 
     /// The life of a thread.
     fn work(&self) {
-        let mut table = lock(&self.table);
         while !self.is_over.load(Relaxed) {
-            let due = take_due(&mut table, Instant::now());
-            if !due.is_empty() {
-                drop(table);
-                (self.put)(due);
-                table = lock(&self.table);
-                continue;
+            self.put_due(Instant::now());
+            let mut table = lock(&self.table);
+            if table.known.len() < MAX_KNOWN / 10 * 9 {
+                self.alerts.clear("ignorecommand:full");
             }
             let Some(key) = table.questions.pop_front() else {
                 let waited = self.work.wait_timeout(table, WAIT);
-                table = waited.expect("no holder of this lock panics").0;
+                drop(waited.expect("no holder of this lock panics"));
                 continue;
             };
             let Some(command) = table.commands.get(&key.0).cloned() else {
                 // Its jail is no more.
-                table.known.remove(&key);
+                let known = table.known.remove(&key);
+                drop(table);
+                if let Some(Known::Asked {
+                    waits: Some((ban, _)),
+                    ..
+                }) = known
+                {
+                    self.bans.put(vec![*ban]);
+                }
                 continue;
             };
             drop(table);
             let ran = self.run_command(&key, &command);
-            table = lock(&self.table);
-            let is_ignored = ran == Ran::Yes;
-            let until = Instant::now() + command.keep;
-            let before = table.known.insert(key, Known::Answered(is_ignored, until));
-            if let Some(Known::Asked(Some((ban, _)))) = before {
-                drop(table);
-                match is_ignored {
-                    true => self.tell(&ban),
-                    false => (self.put)(vec![ban]),
-                }
-                table = lock(&self.table);
-            }
+            self.answered(key, ran == Ran::Yes, command.keep);
         }
     }
 
-    fn run_command(&self, (jail, subject): &Key, command: &IgnoreCommand) -> Ran {
-        let due = || {
-            let due = take_due(&mut lock(&self.table), Instant::now());
-            if !due.is_empty() {
-                (self.put)(due);
+    /// An answer is there: it decides about a ban that waits, and one that says that the
+    /// address is to be ignored lifts the ban that did not wait so long.
+    fn answered(&self, key: Key, is_ignored: bool, keep: Duration) {
+        let until = Instant::now() + keep;
+        let answer = Known::Answered(is_ignored, until);
+        let before = lock(&self.table).known.insert(key, answer);
+        let Some(Known::Asked { waits, in_force }) = before else {
+            return;
+        };
+        if !is_ignored {
+            if let Some((ban, _)) = waits {
+                self.bans.put(vec![*ban]);
             }
+            return;
+        }
+        if let Some(ban) = in_force {
+            // Another thread may be about to put it into force.
+            let order = lock(&self.order);
+            self.bans.lift(&ban);
+            drop(order);
+        }
+        if let Some((ban, _)) = waits {
+            self.tell(&ban);
+        }
+    }
+
+    /// Puts bans into force that have waited long enough.
+    fn put_due(&self, now: Instant) {
+        let order = lock(&self.order);
+        let due = lock(&self.table).take_due(now);
+        if due.is_empty() {
+            return;
+        }
+        for ban in &due {
+            if let BanSource::Jail(jail) = &ban.producer {
+                let message = format!(
+                    "ignorecommand of jail {jail} has not answered within {} s: bans come into force without its answer, and are lifted if it says later that the address is to be ignored",
+                    GRACE.as_secs()
+                );
+                self.alerts.raise(&about(jail), message);
+            }
+        }
+        self.bans.put(due);
+        drop(order);
+    }
+
+    fn run_command(&self, (jail, subject): &Key, command: &IgnoreCommand) -> Ran {
+        let began = Instant::now();
+        let due = || {
+            self.put_due(Instant::now());
             self.is_over.load(Relaxed)
         };
         let ran = fail2ban_actions::ask(&command.script, jail, *subject, TIMEOUT, due);
         match &ran {
-            Ran::Yes | Ran::No => self.alerts.clear(&about(jail)),
+            // One that answers late is still slow.
+            Ran::Yes | Ran::No if began.elapsed() < GRACE => self.alerts.clear(&about(jail)),
+            Ran::Yes | Ran::No => {}
             Ran::Failed(why) => self.alerts.raise(
                 &about(jail),
                 format!("ignorecommand of jail {jail} {why}: addresses count as not ignored"),
@@ -267,21 +339,45 @@ impl IgnoreChecks {
         for thread in threads {
             thread.join().expect("a panic ends the daemon");
         }
-        let rest = take_due(&mut lock(&self.table), Instant::now() + GRACE);
-        (self.put)(rest);
+        let rest = lock(&self.table).take_due(Instant::now() + GRACE);
+        if !rest.is_empty() {
+            self.bans.put(rest);
+        }
     }
 }
 
-/// Bans that have waited long enough.
-fn take_due(table: &mut Table, now: Instant) -> Vec<Ban> {
-    let mut due = Vec::new();
-    for known in table.known.values_mut() {
-        if let Known::Asked(waiting) = known
-            && waiting.as_ref().is_some_and(|(_, until)| *until <= now)
-            && let Some((ban, _)) = waiting.take()
-        {
-            due.push(ban);
+impl Table {
+    /// Bans that have waited long enough; they are in force from now on.
+    fn take_due(&mut self, now: Instant) -> Vec<Ban> {
+        let mut due = Vec::new();
+        while self.due.front().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, key)) = self.due.pop_front() else {
+                break;
+            };
+            // It may have its answer since, or wait again for another one.
+            if let Some(Known::Asked { waits, in_force }) = self.known.get_mut(&key)
+                && waits.as_ref().is_some_and(|(_, until)| *until <= now)
+                && let Some((ban, _)) = waits.take()
+            {
+                *in_force = Some(ban.clone());
+                due.push(*ban);
+            }
+        }
+        due
+    }
+
+    /// Throws answers away: those that hold no more, and where that is too little, those
+    /// that say nothing but what counts without them.
+    fn make_room(&mut self, now: Instant) {
+        if self.made_room.is_some_and(|at| now < at + MAKE_ROOM) {
+            return;
+        }
+        self.made_room = Some(now);
+        self.known
+            .retain(|_, known| !matches!(known, Known::Answered(_, until) if *until <= now));
+        if self.known.len() >= MAX_KNOWN {
+            self.known
+                .retain(|_, known| !matches!(known, Known::Answered(false, _)));
         }
     }
-    due
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, BanSource, BanTarget, Until, policy::Ledger};
+use weir_core::{AddrError, Ban, BanSource, BanTarget, Until, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -46,7 +46,7 @@ use crate::{
     decoy::Decoy,
     fail2ban_actions::Fail2banActions,
     identity::{Apps, PinPlace},
-    ignore_command::IgnoreChecks,
+    ignore_command::{IgnoreChecks, Waited},
     log_status::LogStatus,
     metrics::Metrics,
     refused::RefusedBans,
@@ -215,14 +215,11 @@ impl Service {
         ));
         // Whoever has waited for an answer goes back to where bans come into force.
         let later = Arc::new(std::sync::OnceLock::<std::sync::Weak<Bans>>::new());
-        let ignore_checks = Arc::new(IgnoreChecks::new(events.clone(), alerts.clone(), {
-            let later = later.clone();
-            Box::new(move |bans| {
-                if let Some(to) = later.get().and_then(std::sync::Weak::upgrade) {
-                    Bans::enforce_admitted(&to, bans);
-                }
-            })
-        }));
+        let ignore_checks = Arc::new(IgnoreChecks::new(
+            events.clone(),
+            alerts.clone(),
+            Box::new(WaitedBans(later.clone())),
+        ));
         let bans = Arc::new(Bans::new(
             backend.clone(),
             store.clone(),
@@ -386,6 +383,35 @@ impl Service {
         self.metrics.jails.keep_only(is_jail);
         let is_watch = |name: &str| config.watches.iter().any(|watch| watch.name == name);
         self.watches.keep_only(is_watch);
+    }
+}
+
+/// Where bans go that have waited for an answer; the bans themselves are made later.
+struct WaitedBans(Arc<std::sync::OnceLock<std::sync::Weak<Bans>>>);
+
+impl WaitedBans {
+    fn bans(&self) -> Option<Arc<Bans>> {
+        self.0.get().and_then(std::sync::Weak::upgrade)
+    }
+}
+
+impl Waited for WaitedBans {
+    fn put(&self, bans: Vec<Ban>) {
+        if let Some(to) = self.bans() {
+            to.enforce_admitted(bans);
+        }
+    }
+
+    fn lift(&self, ban: &Ban) {
+        let Some(from) = self.bans() else {
+            return;
+        };
+        let why = "ignorecommand says so, later than the ban could wait";
+        let lifted = from.lift(ban.subject, Some(&ban.producer), Some(&ban.scope), why);
+        if let Err(error) = lifted {
+            let subject = ban.subject;
+            tracing::error!("{subject} is to be ignored and its ban cannot be lifted: {error}");
+        }
     }
 }
 
