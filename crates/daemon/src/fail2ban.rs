@@ -76,7 +76,7 @@ pub struct Fail2ban {
 /// go before.
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
-    (host, is_observing): (&dyn HostFacts, bool),
+    (host, drops_nothing): (&dyn HostFacts, Option<&str>),
     jails: &mut Vec<JailConfig>,
     warnings: &mut Vec<String>,
 ) -> Option<Fail2ban> {
@@ -117,9 +117,11 @@ pub(crate) fn read(
     let mut read = read?;
     let runs = read.jails.iter().filter(|jail| !jail.commands.is_empty());
     let runs: Vec<_> = runs.map(|jail| jail.name.clone()).collect();
-    if is_observing && !runs.is_empty() {
+    if let Some(setting) = drops_nothing
+        && !runs.is_empty()
+    {
         warnings.push(format!(
-            "[fail2ban]: while observe is true the actions of these jails run no commands: {}",
+            "[fail2ban]: while {setting} the actions of these jails run no commands: {}",
             runs.join(", ")
         ));
     }

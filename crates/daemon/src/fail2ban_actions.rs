@@ -6,12 +6,14 @@
 //! `weir_fail2ban`'s; which values they see is in `values`, the process in
 //! `command::child`.
 
+mod notice;
+mod process;
 mod queue;
+mod turn;
 mod values;
 
 use std::{
-    collections::VecDeque,
-    io::Read,
+    collections::HashMap,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -20,20 +22,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
-use weir_core::{Ban, BanSource, BanTarget, policy::Ledger};
+use weir_core::{Ban, BanSource, BanTarget, Until, policy::Ledger};
 use weir_enforce::Policy;
 use weir_events::alerts::Alerts;
-use weir_fail2ban::Script;
 
 use crate::{
-    command::child::{Group, Rights},
     current::Current,
-    jails::{JailCommands, JailConfig},
+    jails::JailConfig,
     metrics::ActionMetrics,
+    store::{ActionKey, ActionNotice, ActionNoticeChange, Change, Store},
     threads,
 };
-use queue::{ActionQueue, BanNotice, Job};
+use notice::BanNotice;
+pub(crate) use process::{Ran, ask};
+use queue::{ActionQueue, BanInForce, Job, MAX_BANS};
 
 /// Commands that run at a time.
 const PROCESSES: usize = 4;
@@ -41,8 +43,6 @@ const PROCESSES: usize = 4;
 const WAIT: Duration = Duration::from_millis(250);
 /// At a stop the queues have this long for what waits.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
-/// What of a command's last words a message has, in bytes.
-const SAID: usize = 300;
 
 /// Runs the actions of the configuration in force.
 pub struct Fail2banActions {
@@ -60,6 +60,7 @@ struct Shared {
     alerts: Arc<Alerts>,
     metrics: ActionMetrics,
     ledger: Arc<Current<Ledger>>,
+    store: Arc<Store>,
 }
 
 #[derive(Default)]
@@ -70,17 +71,45 @@ struct ActionQueues {
     /// Each has a number of its own.
     made: u64,
     stopping: bool,
+    /// What actions were told by an earlier daemon; `None` until that was read.
+    remembered: Option<HashMap<ActionKey, Vec<ActionNotice>>>,
+    /// While jails are exchanged: bans, each with its jail, that actions are to be told
+    /// which do not run yet.
+    meanwhile: Option<Vec<(String, Arc<BanNotice>)>>,
+    /// Alerts about actions that are removed.
+    removed: Vec<String>,
 }
 
 impl Shared {
     fn queues(&self) -> MutexGuard<'_, ActionQueues> {
         self.queues.lock().expect("no holder of this lock panics")
     }
+
+    /// Has the database remember what a queue has noted.
+    fn save(&self, queue: &mut ActionQueue) {
+        if !queue.changes.is_empty() {
+            self.store.remember(queue.changes.drain(..));
+        }
+    }
+
+    fn lost(&self, queue: &ActionQueue) {
+        queue.counters.lost.inc();
+        let message = format!(
+            "as many commands of action {} wait in jail {} as may: further ones are not run, `weir metrics` says how many",
+            queue.action.name, queue.jail
+        );
+        self.alerts.raise(&queue.about_queue, message);
+    }
 }
 
 impl Fail2banActions {
     /// No action runs yet.
-    pub fn new(alerts: Arc<Alerts>, metrics: ActionMetrics, ledger: Arc<Current<Ledger>>) -> Self {
+    pub fn new(
+        alerts: Arc<Alerts>,
+        metrics: ActionMetrics,
+        ledger: Arc<Current<Ledger>>,
+        store: Arc<Store>,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 queues: Mutex::default(),
@@ -90,55 +119,106 @@ impl Fail2banActions {
                 alerts,
                 metrics,
                 ledger,
+                store,
             }),
             threads: Mutex::default(),
         }
     }
 
-    /// Runs the actions of these jails: one that is as before goes on; any other is
-    /// stopped or started. `in_force` says whom a jail has banned already, and until when.
+    /// The jails are about to be exchanged: until [`run`](Self::run) or
+    /// [`stay`](Self::stay), bans are kept for actions that are new.
+    pub(crate) fn begin_change(&self) {
+        self.shared.queues().meanwhile = Some(Vec::new());
+        self.shared.is_idle.store(false, Relaxed);
+    }
+
+    /// The jails were not exchanged after all.
+    pub(crate) fn stay(&self) {
+        let mut queues = self.shared.queues();
+        queues.meanwhile = None;
+        self.shared.is_idle.store(queues.is_idle(), Relaxed);
+    }
+
+    /// Runs the actions of these jails, or none while weir observes: one that is as before
+    /// goes on; any other is stopped, and what it was told undone, or started. `in_force`
+    /// says whom a jail has banned already, by which policy and until when.
     pub fn run(
         &self,
         jails: &[JailConfig],
-        in_force: impl Fn(&str) -> Vec<(BanTarget, Option<Timestamp>)>,
+        observes: bool,
+        in_force: impl Fn(&str) -> Vec<(BanTarget, Arc<Policy>, Until)>,
     ) {
         let shared = &self.shared;
         let mut queues = shared.queues();
+        let queues = &mut *queues;
+        if queues.remembered.is_none() {
+            let mut remembered = HashMap::<_, Vec<_>>::new();
+            for (key, notice) in shared.store.action_notices() {
+                remembered.entry(key).or_default().push(notice);
+            }
+            queues.remembered = Some(remembered);
+        }
+        for about in queues.removed.drain(..) {
+            shared.alerts.forget(&about);
+        }
+        let jails = if observes { &[] } else { jails };
         let is_wanted = |queue: &ActionQueue| {
             let jail = jails.iter().find(|jail| jail.name == queue.jail);
             jail.is_some_and(|jail| jail.commands.contains(&queue.action))
         };
         for queue in queues.all.iter_mut().filter(|queue| !queue.is_leaving) {
             if !is_wanted(queue) {
-                queue.leave();
+                queue.leave_and_undo();
+                shared.save(queue);
                 shared.alerts.forget(&queue.about);
                 shared.alerts.forget(&queue.about_queue);
             }
         }
+        let meanwhile = queues.meanwhile.take().unwrap_or_default();
         for jail in jails {
             for action in &jail.commands {
-                let is_there = queues.all.iter().any(|queue| {
-                    !queue.is_leaving && queue.jail == jail.name && queue.action == *action
-                });
-                if !is_there {
-                    queues.made += 1;
-                    let number = queues.made;
-                    let counters = shared.metrics.of(&jail.name, &action.name);
-                    let queue = ActionQueue::new(
-                        number,
-                        &jail.name,
-                        action,
-                        counters,
-                        in_force(&jail.name),
-                    );
-                    queues.all.push(queue);
+                let of_name = |queue: &&ActionQueue| {
+                    queue.jail == jail.name && queue.action.name == action.name
+                };
+                let is_there = |queue: &ActionQueue| !queue.is_leaving && queue.action == *action;
+                if queues.all.iter().filter(of_name).any(is_there) {
+                    continue;
                 }
+                // One that takes another's place is told of what that one knew with the rest.
+                let is_new = !queues.all.iter().any(|queue| of_name(&queue));
+                queues.made += 1;
+                let key = queue::key_of(&jail.name, action);
+                let remembered = queues.remembered.as_mut().and_then(|all| all.remove(&key));
+                let mut queue = ActionQueue::new(
+                    queues.made,
+                    &jail.name,
+                    action,
+                    shared.metrics.of(&jail.name, &action.name),
+                    in_force(&jail.name).into_iter().map(ban_in_force).collect(),
+                    remembered.unwrap_or_default(),
+                );
+                for (_, told) in meanwhile
+                    .iter()
+                    .filter(|(name, _)| is_new && *name == jail.name)
+                {
+                    if !queue.ban_meanwhile(told) {
+                        shared.lost(&queue);
+                    }
+                }
+                if queue.overflow > 0 {
+                    shared.lost(&queue);
+                    queue.counters.lost.add(queue.overflow as u64 - 1);
+                }
+                shared.save(&mut queue);
+                queues.all.push(queue);
             }
+        }
+        if !observes {
+            self.forget_removed(queues);
         }
         let is_named = |name: &str| jails.iter().any(|jail| jail.name == name);
         shared.metrics.keep_only(is_named);
-        let is_idle = queues.all.is_empty();
-        drop(queues);
+        let is_idle = queues.is_idle();
         shared.is_idle.store(is_idle, Relaxed);
         shared.work.notify_all();
         if !is_idle {
@@ -146,11 +226,32 @@ impl Fail2banActions {
         }
     }
 
+    /// Actions that an earlier daemon ran, and that are no more: nobody knows their
+    /// commands, so that what they were told stays where they have put it.
+    fn forget_removed(&self, queues: &mut ActionQueues) {
+        for (key, notices) in std::mem::take(&mut queues.remembered).unwrap_or_default() {
+            let about = format!("action:{}/{}:removed", key.jail, key.action);
+            let message = format!(
+                "action {} of jail {} was removed or changed while weir did not run: {} bans that it was told of are not undone, and stay where it has put them (until the next reload)",
+                key.action,
+                key.jail,
+                notices.len()
+            );
+            self.shared.alerts.raise(&about, message);
+            queues.removed.push(about);
+            let delete =
+                |notice: ActionNotice| ActionNoticeChange::Delete(key.clone(), notice.subject);
+            let changes = notices.into_iter().map(delete).map(Change::ActionNotice);
+            self.shared.store.remember(changes);
+        }
+        queues.remembered = Some(HashMap::new());
+    }
+
     fn start_threads(&self) {
         let mut threads = self.threads.lock().expect("no holder of this lock panics");
         while threads.len() < PROCESSES {
             let shared = self.shared.clone();
-            match threads::spawn("weir-action", move || work(&shared)) {
+            match threads::spawn("weir-action", move || turn::work(&shared)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     let message = format!("cannot start a thread for actions: {error}");
@@ -159,6 +260,7 @@ impl Fail2banActions {
                 }
             }
         }
+        self.shared.alerts.clear("action");
     }
 
     /// A ban came into force, or was made longer. `is_restored`: another program has made it,
@@ -172,11 +274,20 @@ impl Fail2banActions {
         }
         let mut queues = self.shared.queues();
         let mut told = None;
+        let mut told = || {
+            let notice = told.get_or_insert_with(|| Arc::new(BanNotice::of(ban, is_restored)));
+            notice.clone()
+        };
+        if let Some(meanwhile) = &mut queues.meanwhile
+            && meanwhile.len() < MAX_BANS
+        {
+            meanwhile.push((jail.clone(), told()));
+        }
         for queue in queues.of_jail(jail) {
-            let told = told.get_or_insert_with(|| Arc::new(BanNotice::of(ban, is_restored)));
-            if !queue.ban(told) {
-                self.lost(queue);
+            if !queue.ban(&told()) {
+                self.shared.lost(queue);
             }
+            self.shared.save(queue);
         }
         drop(queues);
         self.shared.work.notify_one();
@@ -191,10 +302,14 @@ impl Fail2banActions {
             return;
         }
         let mut queues = self.shared.queues();
+        if let Some(meanwhile) = &mut queues.meanwhile {
+            meanwhile.retain(|(name, told)| name != jail || told.subject != subject);
+        }
         for queue in queues.of_jail(jail) {
             if !queue.unban(subject) {
-                self.lost(queue);
+                self.shared.lost(queue);
             }
+            self.shared.save(queue);
         }
         drop(queues);
         self.shared.work.notify_one();
@@ -212,19 +327,11 @@ impl Fail2banActions {
             };
             if is_meant && !queue.is_leaving {
                 queue.flush();
+                self.shared.save(queue);
             }
         }
         drop(queues);
         self.shared.work.notify_all();
-    }
-
-    fn lost(&self, queue: &ActionQueue) {
-        queue.counters.lost.inc();
-        let message = format!(
-            "as many commands of action {} wait in jail {} as may: further ones are not run, `weir metrics` says how many",
-            queue.action.name, queue.jail
-        );
-        self.shared.alerts.raise(&queue.about_queue, message);
     }
 
     /// Stops all actions. What waits has some seconds; what is not over then is ended.
@@ -274,6 +381,10 @@ impl ActionQueues {
         let length = self.all.len();
         for step in 0..length {
             let at = (self.next + step) % length;
+            let queue = &self.all[at];
+            if queue.is_running || queue.waiting() == 0 || self.waits_for_another(at) {
+                continue;
+            }
             let queue = &mut self.all[at];
             if let Some(job) = queue.take() {
                 self.next = at + 1;
@@ -283,271 +394,36 @@ impl ActionQueues {
         None
     }
 
+    /// Does an action wait until the one whose place it takes is stopped?
+    fn waits_for_another(&self, at: usize) -> bool {
+        let queue = &self.all[at];
+        self.all[..at].iter().any(|before| {
+            before.is_leaving
+                && before.jail == queue.jail
+                && before.action.name == queue.action.name
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.all.is_empty() && self.meanwhile.is_none()
+    }
+
     fn by_number(&mut self, number: u64) -> Option<&mut ActionQueue> {
         self.all.iter_mut().find(|queue| queue.number == number)
     }
 }
 
-/// The life of a thread.
-fn work(shared: &Shared) {
-    loop {
-        let mut queues = shared.queues();
-        let (number, job) = loop {
-            if shared.ending.load(Relaxed) {
-                return;
-            }
-            if let Some(taken) = queues.take() {
-                break taken;
-            }
-            if queues.stopping {
-                return;
-            }
-            let waited = shared.work.wait_timeout(queues, WAIT);
-            queues = waited.expect("no holder of this lock panics").0;
-        };
-        let Some(queue) = queues.by_number(number) else {
-            continue;
-        };
-        let mut turn = Turn {
-            shared,
-            jail: queue.jail.clone(),
-            action: queue.action.clone(),
-            again: VecDeque::new(),
-            number,
-        };
-        drop(queues);
-        let result = turn.carry_out(&job);
-        let mut queues = shared.queues();
-        if let Some(queue) = queues.by_number(number) {
-            queue.is_running = false;
-            report(shared, queue, result);
-            if queue.is_leaving && queue.waiting() == 0 {
-                queues.all.retain(|queue| queue.number != number);
-            }
-        }
-        shared.is_idle.store(queues.all.is_empty(), Relaxed);
-        drop(queues);
-        shared.work.notify_one();
-    }
-}
-
-/// Which command it was, and why it failed.
-type Done = Option<(&'static str, Result<(), String>)>;
-
-fn report(shared: &Shared, queue: &mut ActionQueue, ran: Done) {
-    let Some((key, result)) = ran else {
-        return;
-    };
-    queue.counters.runs.inc();
-    if queue.waiting() == 0 && !queue.is_leaving {
-        shared.alerts.clear(&queue.about_queue);
-    }
-    match result {
-        Ok(()) => {
-            // Another command that works says nothing of the one that does not.
-            if queue.failing == Some(key) {
-                queue.failing = None;
-                shared.alerts.clear(&queue.about);
-            }
-        }
-        Err(why) => {
-            queue.counters.failures.inc();
-            let message = format!(
-                "{key} of action {} in jail {} {why}",
-                queue.action.name, queue.jail
-            );
-            if queue.is_leaving {
-                tracing::error!("{}", weir_core::text::escape(&message));
-                return;
-            }
-            queue.failing = Some(key);
-            shared.alerts.raise(&queue.about, message);
-        }
-    }
-}
-
-/// One job of a queue, while the queue is this thread's.
-struct Turn<'a> {
-    shared: &'a Shared,
-    jail: String,
-    action: JailCommands,
-    /// Bans that are to be made again, after a repair.
-    again: VecDeque<BanTarget>,
-    number: u64,
-}
-
-impl Turn<'_> {
-    fn carry_out(&mut self, job: &Job) -> Done {
-        let commands = self.action.commands.clone();
-        let of = |told: &BanNotice| {
-            &commands.families[usize::from(told.subject.prefix().addr().is_ipv6())]
-        };
-        let [v4, _] = &commands.families;
-        let (key, script, told) = match job {
-            Job::Start => ("actionstart", &v4.start, None),
-            Job::Stop => ("actionstop", &v4.stop, None),
-            Job::Flush => ("actionflush", &v4.flush, None),
-            Job::Ban(told) => ("actionban", &of(told).ban, Some(&**told)),
-            Job::Prolong(told) => ("actionprolong", &of(told).prolong, Some(&**told)),
-            Job::Unban(told) => ("actionunban", &of(told).unban, Some(told)),
-        };
-        let script = script.as_ref()?;
-        let mut result = self.run(script, told);
-        if result.is_err()
-            && let Job::Ban(told) = job
-            && self.repaired(told)
-        {
-            result = self.run(script, Some(told));
-        }
-        Some((key, result))
-    }
-
-    /// Asks the action whether it is as it should be, has it set up anew if it is not,
-    /// and tells it of all bans but this one again.
-    fn repaired(&mut self, told: &BanNotice) -> bool {
-        let commands = self.action.commands.clone();
-        let family = &commands.families[usize::from(told.subject.prefix().addr().is_ipv6())];
-        let Some(check) = &family.check else {
-            return false;
-        };
-        if self.run(check, None).is_ok() {
-            return false;
-        }
-        match &family.repair {
-            Some(repair) => _ = self.run(repair, None),
-            None => {
-                for script in [&family.stop, &family.start].into_iter().flatten() {
-                    let _ = self.run(script, None);
-                }
-            }
-        }
-        if self.run(check, None).is_err() {
-            return false;
-        }
-        if let Some(queue) = self.shared.queues().by_number(self.number) {
-            self.again = queue
-                .told_of()
-                .filter(|other| *other != told.subject)
-                .collect();
-        }
-        while let Some(subject) = self.again.pop_front() {
-            if self.shared.ending.load(Relaxed) {
-                break;
-            }
-            let told = BanNotice::again(subject, None);
-            let family = &commands.families[usize::from(subject.prefix().addr().is_ipv6())];
-            if let Some(script) = family.reban.as_ref().or(family.ban.as_ref()) {
-                let _ = self.run(script, Some(&told));
-            }
-        }
-        true
-    }
-
-    fn run(&self, script: &Script, told: Option<&BanNotice>) -> Result<(), String> {
-        let environment =
-            values::environment(script, told, &self.jail, self.action.max_matches, || {
-                let ledger = self.shared.ledger.get();
-                let jail = ledger.jail(&self.jail)?;
-                Some(ledger.offences(jail, told?.subject)?.0)
-            });
-        let is_ending = || self.shared.ending.load(Relaxed);
-        match run_script(
-            script,
-            &environment,
-            self.action.commands.timeout,
-            is_ending,
-        )? {
-            (Some(0), _) => Ok(()),
-            (code, said) => Err(ended_with(code, &said)),
-        }
-    }
-}
-
-/// What a command answers by its exit code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ran {
-    /// The command ended with exit code 0.
-    Yes,
-    /// The command ended with exit code 1.
-    No,
-    /// The command failed, for this reason.
-    Failed(String),
-}
-
-/// Asks a command about an address of a jail. `is_over` is looked at while it runs.
-pub(crate) fn ask(
-    script: &Script,
-    jail: &str,
-    subject: BanTarget,
-    timeout: Duration,
-    is_over: impl Fn() -> bool,
-) -> Ran {
-    let told = BanNotice::again(subject, None);
-    let environment = values::environment(script, Some(&told), jail, 0, || None);
-    match run_script(script, &environment, timeout, is_over) {
-        Ok((Some(0), _)) => Ran::Yes,
-        Ok((Some(1), _)) => Ran::No,
-        Ok((code, said)) => Ran::Failed(ended_with(code, &said)),
-        Err(why) => Ran::Failed(why),
-    }
-}
-
-fn ended_with(code: Option<i32>, said: &str) -> String {
-    let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
-    match said.trim() {
-        "" => format!("ended with {code}"),
-        said => format!("ended with {code}: {said}"),
-    }
-}
-
-/// Runs a script to its end, or ends it: its exit code, and its last words.
-fn run_script(
-    script: &Script,
-    environment: &[(&'static str, String)],
-    timeout: Duration,
-    is_over: impl Fn() -> bool,
-) -> Result<(Option<i32>, String), String> {
-    let command = ["/bin/sh", "-c", &script.text].map(str::to_owned);
-    let started = Group::start(Rights::Daemon, environment, &command);
-    let mut group = started.map_err(|error| format!("cannot be started: {error}"))?;
-    let ends = Instant::now() + timeout;
-    let mut said = Vec::new();
-    loop {
-        // (The supervisor has the pipes open as long as it lives.)
-        group.wait(WAIT.min(ends.saturating_duration_since(Instant::now())));
-        let has_ended = group.has_ended();
-        let mut bytes = [0; 4096];
-        for _ in 0..16 {
-            let output = group.output().map(|pipe| pipe.read(&mut bytes));
-            if !matches!(output, Some(Ok(1..))) {
-                break;
-            }
-        }
-        for _ in 0..16 {
-            match group.complaints().map(|pipe| pipe.read(&mut bytes)) {
-                Some(Ok(count @ 1..)) => {
-                    said.extend_from_slice(&bytes[..count]);
-                    let surplus = said.len().saturating_sub(SAID);
-                    said.drain(..surplus);
-                }
-                _ => break,
-            }
-        }
-        if has_ended {
-            let status = group.end().map_err(|error| error.to_string())?;
-            return Ok((status.code(), String::from_utf8_lossy(&said).into_owned()));
-        }
-        if Instant::now() >= ends {
-            group.kill();
-            let time = weir_core::policy::format_duration(timeout);
-            return Err(format!(
-                "took longer than its timeout of {time} and was ended"
-            ));
-        }
-        if is_over() {
-            group.kill();
-            return Err("was ended with the daemon".to_owned());
-        }
+/// A ban in force as an action is told of it that begins now.
+fn ban_in_force((subject, policy, until): (BanTarget, Arc<Policy>, Until)) -> BanInForce {
+    BanInForce {
+        notice: ActionNotice {
+            subject,
+            since: jiff::Timestamp::now(),
+            until,
+            failures: 0,
+            is_restored: true,
+        },
+        policy: Some(policy),
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Ban, BanSource, BanTarget, Until, policy::Ledger};
+use weir_core::{AddrError, Ban, BanSource, BanTarget, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -212,6 +212,7 @@ impl Service {
             alerts.clone(),
             metrics.actions.clone(),
             ledger.clone(),
+            store.clone(),
         ));
         // Whoever has waited for an answer goes back to where bans come into force.
         let later = Arc::new(std::sync::OnceLock::<std::sync::Weak<Bans>>::new());
@@ -335,17 +336,14 @@ impl Service {
     }
 
     /// Has the actions of the configuration in force run, and no others; none while
-    /// weir only observes.
+    /// nothing is dropped.
     pub(crate) fn run_actions(&self) {
         let config = self.config.get();
         self.ignore_checks.run(&config.jails);
-        let jails = match config.runs_actions() {
-            true => &config.jails[..],
-            false => &[],
-        };
         let now = Now::read();
         let all = std::cell::OnceCell::new();
-        self.actions.run(jails, |jail| {
+        let observes = config.enforcement.drops_nothing().is_some();
+        self.actions.run(&config.jails, observes, |jail| {
             // Without them it is as if nobody were banned; the backend tells why itself.
             let entries = all.get_or_init(|| self.backend.entries().unwrap_or_default());
             let is_its =
@@ -353,14 +351,8 @@ impl Service {
             let own = entries
                 .iter()
                 .filter(|entry| is_its(&entry.policy.producer));
-            own.map(|entry| {
-                let until = match now.until(entry.expiry) {
-                    Until::At(end) => Some(end),
-                    Until::Never => None,
-                };
-                (entry.subject, until)
-            })
-            .collect()
+            own.map(|entry| (entry.subject, entry.policy.clone(), now.until(entry.expiry)))
+                .collect()
         });
     }
 

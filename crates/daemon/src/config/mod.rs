@@ -201,9 +201,9 @@ impl Config {
         self.jails.iter().any(|jail| !jail.commands.is_empty())
     }
 
-    /// Are they run, and not left out because weir only observes?
+    /// Are they run, and not left out because nothing is dropped?
     pub fn runs_actions(&self) -> bool {
-        !self.enforcement.observe && self.has_actions()
+        self.enforcement.drops_nothing().is_none() && self.has_actions()
     }
 
     /// The jails of Fail2ban's that run by this configuration and could not by the next

@@ -7,15 +7,16 @@ use jiff::SignedDuration;
 use weir_core::BanTarget;
 use weir_fail2ban::{Script, Tag};
 
-use super::queue::BanNotice;
+use super::notice::BanNotice;
 
 /// Bytes of lines that a command is told; the kernel takes twice as much.
 const MAX_MATCHES: usize = 64 * 1024;
 
-/// The variables that a script reads.
+/// The variables that a script reads; `family` is 0 for IPv4 and 1 for IPv6.
 pub(super) fn environment(
     script: &Script,
     told: Option<&BanNotice>,
+    family: usize,
     jail: &str,
     max_matches: usize,
     ban_count: impl Fn() -> Option<u32>,
@@ -28,7 +29,7 @@ pub(super) fn environment(
     environment.extend(script.tags.iter().map(|tag| {
         let value = match (tag, told) {
             (Tag::HostNameFull | Tag::HostName, _) => host_name(*tag == Tag::HostNameFull),
-            (_, None) if *tag == Tag::Family => "inet4".to_owned(),
+            (Tag::Family, _) => ["inet4", "inet6"][family].to_owned(),
             (_, None) => String::new(),
             (tag, Some(told)) => of_ban(*tag, told, max_matches, &ban_count),
         };
@@ -46,11 +47,7 @@ fn of_ban(
     match tag {
         Tag::Ip => told.subject.to_string(),
         Tag::IpRev => reverse(told.subject),
-        Tag::Family => match told.subject.prefix().addr() {
-            IpAddr::V4(_) => "inet4".to_owned(),
-            IpAddr::V6(_) => "inet6".to_owned(),
-        },
-        Tag::Failures => told.matches.len().to_string(),
+        Tag::Failures => told.failures.to_string(),
         Tag::Time => told.since.as_second().to_string(),
         Tag::BanTime => match told.until {
             None => "-1".to_owned(),
@@ -129,6 +126,7 @@ mod tests {
             subject: subject.parse().unwrap(),
             since: Timestamp::from_second(1_000).unwrap(),
             until: until.map(|end| Timestamp::from_second(end).unwrap()),
+            failures: 3,
             matches: vec!["one".into(), "two\u{1b}[31m".into(), "three".into()],
             is_restored: false,
         };
@@ -142,7 +140,6 @@ mod tests {
                 "7.2.0.192.",
                 "7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.",
             ),
-            (Tag::Family, "inet4", "inet6"),
             (Tag::BanTime, "600", "-1"),
             (Tag::Time, "1000", "1000"),
             (Tag::Failures, "3", "3"),

@@ -174,9 +174,12 @@ impl Reloader {
         let new = Arc::new(new);
         {
             let mut alone = Alone::of(&self.service);
+            // Workers that are new may ban before the actions of their jails run.
+            self.service.actions.begin_change();
             let changed = enforce(&self.service, &new, &mut alone)
                 .and_then(|()| Ok(workers.replace(&old, &new)?));
             if let Err(error) = changed {
+                self.service.actions.stay();
                 self.roll_back(&old, &mut alone);
                 self.service.forget_counters_of_others();
                 return Err(refuse(error.to_string()));

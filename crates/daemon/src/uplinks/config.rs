@@ -35,6 +35,17 @@ pub struct Enforcement {
     pub pin_root: PathBuf,
 }
 
+impl Enforcement {
+    /// The setting by which bans are only counted and no packet is dropped, if there is one.
+    pub fn drops_nothing(&self) -> Option<&'static str> {
+        match (self.observe, self.backend) {
+            (true, _) => Some("observe is true"),
+            (false, BackendChoice::DryRun) => Some("backend is \"dry-run\""),
+            (false, _) => None,
+        }
+    }
+}
+
 /// `IFNAMSIZ` of linux/if.h, less the NUL.
 const MAX_INTERFACE: usize = 15;
 
