@@ -55,6 +55,18 @@ fn host() -> Plain {
     host
 }
 
+/// Has weir drop packets in a network namespace of its own, where that can be done: in the
+/// dry no action is told of anything.
+fn drops(host: &mut Plain) -> bool {
+    let can = weir_netlab::missing(&["unshare", "nft"]).is_none();
+    if can {
+        host.under = ["unshare", "--net", "--"].map(str::to_owned).to_vec();
+        let text = host.read("weir.toml").replace("dry-run", "nft");
+        host.write("weir.toml", &text);
+    }
+    can
+}
+
 fn append(host: &Plain, file: &str, text: &str) {
     let file = fs::File::options().append(true).open(host.path(file));
     std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
@@ -121,6 +133,7 @@ fn bans_move_from_fail2ban_and_back() {
         return;
     }
     let mut host = host();
+    let drops = drops(&mut host);
     {
         let server = Fail2ban::start(&host);
         for who in ["203.0.113.7", "2001:db8::7", "203.0.113.8"] {
@@ -162,7 +175,7 @@ fn bans_move_from_fail2ban_and_back() {
             "other 203.0.113.9 1",
         ]
         .iter()
-        .all(|line| note.lines().any(|there| there == *line))
+        .all(|line| !drops || note.lines().any(|there| there == *line))
     });
     // It bans for twice as long the second time.
     host.done(&["unban", "203.0.113.7"]);
