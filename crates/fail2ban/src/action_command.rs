@@ -260,6 +260,58 @@ const INTERPRETERS: [&str; 26] = [
     "xargs", "zsh",
 ];
 
+/// Programs that run what they read, too, or what their arguments name: none may stand
+/// anywhere in a command that has a client's text, which could come to them by a pipe, a
+/// variable, a here-document or a file.
+const RUNNERS: [&str; 39] = [
+    ".",
+    "ash",
+    "at",
+    "bash",
+    "batch",
+    "busybox",
+    "csh",
+    "dash",
+    "ed",
+    "eval",
+    "ex",
+    "expect",
+    "flock",
+    "gdb",
+    "ksh",
+    "lua",
+    "mariadb",
+    "mysql",
+    "node",
+    "parallel",
+    "perl",
+    "php",
+    "psql",
+    "python",
+    "python3",
+    "ruby",
+    "runuser",
+    "screen",
+    "script",
+    "sh",
+    "source",
+    "sqlite3",
+    "ssh",
+    "su",
+    "systemd-run",
+    "tmux",
+    "trap",
+    "xargs",
+    "zsh",
+];
+
+/// What stands before a command's name.
+const BEFORE_COMMANDS: [&str; 22] = [
+    "!", "builtin", "chroot", "command", "do", "doas", "elif", "else", "env", "exec", "if",
+    "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "then", "time", "timeout", "until",
+    "while",
+];
+
 struct Scanner<'a> {
     key: &'a str,
     out: String,
@@ -269,7 +321,11 @@ struct Scanner<'a> {
     /// Here-documents whose lines begin with the next one.
     pending: Vec<Document>,
     document: Option<Document>,
-    /// The first text of others, for a message about what is open at the end.
+    /// Where in `out` commands begin.
+    commands: Vec<usize>,
+    /// A here-document has a command in it, which the shell runs.
+    document_runs: bool,
+    /// The first text of others, for a message about the whole at the end.
     text_at: Option<(String, Origin)>,
 }
 
@@ -292,6 +348,8 @@ pub(crate) fn script(key: &str, text: &Text, about_ban: bool) -> Result<Option<S
         open: vec![(Quoting::Plain, 0)],
         pending: Vec::new(),
         document: None,
+        commands: vec![0],
+        document_runs: false,
         text_at: None,
     };
     for (number, line) in text.lines.iter().enumerate() {
@@ -336,6 +394,7 @@ impl Scanner<'_> {
 
     fn command_begins(&mut self) {
         let at = self.out.len();
+        self.commands.push(at);
         if let Some((_, begin)) = self.open.last_mut() {
             *begin = at;
         }
@@ -344,7 +403,8 @@ impl Scanner<'_> {
     fn newline(&mut self) {
         self.out.push('\n');
         if self.document.is_none() {
-            if self.quoting() == Quoting::Plain && !self.out.ends_with("\\\n") {
+            let goes_on = self.out.ends_with("\\\n") || !self.pending.is_empty();
+            if self.quoting() == Quoting::Plain && !goes_on {
                 self.command_begins();
             }
             if !self.pending.is_empty() {
@@ -423,6 +483,9 @@ impl Scanner<'_> {
             &rest[length..]
         };
         match (quoting, c) {
+            (Quoting::Document { is_quoted: false }, '`' | '$') => {
+                self.document_runs |= c == '`' || rest.starts_with("$(");
+            }
             (Quoting::Document { .. }, _) => {}
             (Quoting::Single, '\'') => self.pop(),
             (Quoting::Single, _) => {}
@@ -558,12 +621,51 @@ impl Scanner<'_> {
         })
     }
 
+    /// The first program of all commands that runs what it reads.
+    fn runner(&self) -> Option<&str> {
+        let is_set = |word: &str| {
+            let name = word.split_once('=').map_or("", |(name, _)| name);
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            // Behind a value that goes on there is no command; one in it began by itself.
+            let goes_on = word.contains("$(")
+                || word.contains('`')
+                || word.matches('"').count() % 2 == 1
+                || word.matches('\'').count() % 2 == 1;
+            !name.is_empty() && name.bytes().all(fits) && !goes_on
+        };
+        let is_option = |word: &str| word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        self.commands.iter().find_map(|begin| {
+            let words = self.out[*begin..].split_whitespace();
+            let mut words = words.map(|word| word.trim_start_matches(['(', '{', '!']));
+            let first = words.find(|word| {
+                let is_before = word.is_empty() || BEFORE_COMMANDS.contains(word);
+                !(is_before || is_set(word) || is_option(word))
+            })?;
+            let name = command_name(first).trim_end_matches([')', '`', ';', '|', '&', '"', '\'']);
+            let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+            let runs = [name, bare].iter().any(|name| RUNNERS.contains(name));
+            (runs || name.starts_with('$')).then_some(name)
+        })
+    }
+
     fn finish(self, origin: &Origin) -> Result<Option<Script>, Error> {
         let is_open = self.open.len() > 1 || self.document.is_some() || !self.pending.is_empty();
         if let Some((name, at)) = &self.text_at
             && is_open
         {
             return Err(self.error(at, name, "stands in a command whose quotes do not close"));
+        }
+        if let Some((name, at)) = &self.text_at {
+            if let Some(program) = self.runner() {
+                let why = format!(
+                    "stands in a command with {program}, which could run its text: call a program of your own with it instead"
+                );
+                return Err(self.error(at, name, &why));
+            }
+            if self.document_runs {
+                let why = "stands in a command that has $( ) or backticks in a here-document";
+                return Err(self.error(at, name, why));
+            }
         }
         if self.out.contains('\0') {
             let message = format!("{}: a byte of 0", self.key);
@@ -655,6 +757,27 @@ mod tests {
             ("x $<ip>", "behind $"),
             ("cat <<'EOF'\n<ip>\nEOF", "whose end is quoted"),
             ("x \"<matches>", "do not close"),
+            ("printf '%s\\n' \"<matches>\" | sh", "with sh, which"),
+            ("cat <<EOF | sh\necho <matches>\nEOF", "may run it"),
+            (
+                "M=\"<matches>\"; eval \"logger -t x $M\"",
+                "with eval, which",
+            ),
+            ("trap \"<matches>\" EXIT", "with trap, which"),
+            ("flock F -c \"echo <matches> >> G\"", "with flock, which"),
+            ("cat <<EOF\n$(sh -c '<matches>')\nEOF", "in a here-document"),
+            ("echo \"<matches>\" | sqlite3 db", "with sqlite3, which"),
+            ("$SHELL -c \"<matches>\"", "with $SHELL, which"),
+            ("at now <<EOF\n<matches>\nEOF", "with at, which"),
+            (
+                "if true; then X=1 sudo -n runuser u <matches>; fi",
+                "with runuser, which",
+            ),
+            ("printf <matches> > f; timeout 5 bash f", "with bash, which"),
+            (
+                "x \"$(echo \"<matches>\" | python3.11)\"",
+                "with python3.11, which",
+            ),
             ("x <ip-host>", "does not keep"),
             ("x <F-USER>", "does not keep"),
         ] {

@@ -11,6 +11,10 @@ use weir_fail2ban::{
 };
 
 fn filter(failregex: &[&str]) -> Filter {
+    filter_with(failregex, &[])
+}
+
+fn filter_with(failregex: &[&str], ignoreregex: &[&str]) -> Filter {
     let pattern = |text: &&str| Pattern {
         text: (*text).to_owned(),
         origin: Origin::default(),
@@ -18,7 +22,7 @@ fn filter(failregex: &[&str]) -> Filter {
     Filter::new(&FilterSource {
         name: "hostile".to_owned(),
         failregex: failregex.iter().map(pattern).collect(),
-        ignoreregex: Vec::new(),
+        ignoreregex: ignoreregex.iter().map(pattern).collect(),
         prefregex: None,
         datepattern: Some(pattern(&"{NONE}")),
         maxlines: 1,
@@ -83,4 +87,25 @@ fn a_hostile_line_costs_bounded_time() {
         assert!(took < Duration::from_millis(250), "{pattern}: {took:?}");
         assert_eq!(exhausted > 0, exhausts, "{pattern}");
     }
+}
+
+/// A client chooses when a search is given up: no other expression may then read the line
+/// as it likes, and nobody is banned whom an `ignoreregex` would have spared.
+#[test]
+fn a_line_that_is_given_up_is_nobodys() {
+    let slow = r"^ login failed user=\w*(\w*)(\w*)(\w*)-\3\2\1 from <HOST>(?: text .*)?$";
+    let loose = r"^ login failed .* from <HOST>$";
+    let hostile = format!(
+        " login failed user={}-{} from 198.51.100.7 text x from 203.0.113.9",
+        "a".repeat(150),
+        "a".repeat(100)
+    );
+    let plain = " login failed user=b-b from 198.51.100.7 text x from 203.0.113.9";
+    let both = filter(&[slow, loose]);
+    let (_, found, exhausted) = time(&both, &hostile);
+    assert!(!found && exhausted > 0, "{exhausted}");
+    assert!(time(&both, plain).1);
+    let spares = filter_with(&[loose], &[&slow.replace("<HOST>", r"\S+")]);
+    let (_, found, exhausted) = time(&spares, &hostile);
+    assert!(!found && exhausted > 0, "{exhausted}");
 }

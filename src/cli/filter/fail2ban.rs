@@ -160,6 +160,7 @@ fn reason(why: &NoFailure, text: &str) -> String {
         NoFailure::Json(JsonError::Twice) => {
             "it is JSON in which a field that the filter asks for stands twice".to_owned()
         }
+        NoFailure::GivenUp => "it is not read: searching it would take too long".to_owned(),
         _ => "no failure".to_owned(),
     }
 }

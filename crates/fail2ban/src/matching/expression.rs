@@ -54,7 +54,8 @@ impl Expressions {
     }
 
     /// The number of the first that fits. What its groups hold is in `scratch` until the
-    /// next search.
+    /// next search. None is asked behind a search that was given up: who can make an
+    /// expression take too long must not choose which one reads the text.
     pub fn first_fitting(
         &self,
         text: &str,
@@ -70,10 +71,16 @@ impl Expressions {
             }
             _ => {}
         }
-        let found = self
-            .candidates
-            .of(text, &mut memory.cache)
-            .find(|number| self.all[*number].search(text, scratch));
+        let given_up = scratch.exhausted;
+        let mut found = None;
+        for number in self.candidates.of(text, &mut memory.cache) {
+            if self.all[number].search(text, scratch) {
+                found = Some(number);
+            }
+            if found.is_some() || scratch.exhausted > given_up {
+                break;
+            }
+        }
         memory.lone_fitted = self.all.len() == 1 && found.is_some();
         found
     }

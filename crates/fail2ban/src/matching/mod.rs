@@ -153,6 +153,8 @@ pub enum NoFailure {
     NoFail(usize),
     /// The filter reads fields of JSON, and the line is none, or none with one meaning.
     Json(JsonError),
+    /// A search would have taken too long, of whichever expression.
+    GivenUp,
 }
 
 impl Failure {
@@ -280,6 +282,21 @@ impl Filter {
     /// # Errors
     /// No failure; why.
     pub fn read(
+        &self,
+        state: &mut FilterState,
+        line: LogLine<'_>,
+        clock: Clock<'_>,
+    ) -> Result<Failure, NoFailure> {
+        let given_up = state.scratch.exhausted;
+        let found = self.read_all(state, line, clock);
+        match state.scratch.exhausted > given_up {
+            true => Err(NoFailure::GivenUp),
+            false => found,
+        }
+    }
+
+    /// The line as if each search came to its end.
+    fn read_all(
         &self,
         state: &mut FilterState,
         line: LogLine<'_>,
