@@ -14,6 +14,7 @@ pub mod decoy;
 pub mod detect;
 pub mod geo;
 pub mod geofence;
+pub mod json;
 pub mod neighbour;
 pub mod policy;
 pub mod port_set;

@@ -113,7 +113,7 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
         "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
         "headless" => headless(line),
         HEAD => format!(
-            "no line of one of its logs counts: none of the last has the head that its filter declares, such as \"{}\". Mend head or time_format in the filter (weir filter test FILTER --missed <LOG says how far the head fits), or the jail's paths",
+            "no line of one of its logs counts: none of the last has the head or the JSON that its filter declares, such as \"{}\". Mend head, time_format or json in the filter (weir filter test FILTER --missed <LOG says why), or the jail's paths",
             crate::escape(&String::from_utf8_lossy(&line.text))
         ),
         REFUSED => format!(

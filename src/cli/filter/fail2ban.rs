@@ -15,7 +15,6 @@ use weir_daemon::{
     host::{Host, HostFacts},
 };
 use weir_fail2ban::{
-    JsonError,
     date::Clock,
     load_filter,
     matching::{Failure, Filter, LogLine, NoFailure},
@@ -154,12 +153,7 @@ fn reason(why: &NoFailure, text: &str) -> String {
             "{} fits; it is no failure by itself (<F-NOFAIL>)",
             numbered("failregex", *number)
         ),
-        NoFailure::Json(JsonError::Syntax(at)) => {
-            format!("it is no JSON object, from byte {at} on")
-        }
-        NoFailure::Json(JsonError::Twice) => {
-            "it is JSON in which a field that the filter asks for stands twice".to_owned()
-        }
+        NoFailure::Json(why) => why.to_string(),
         NoFailure::GivenUp => "it is not read: searching it would take too long".to_owned(),
         _ => "no failure".to_owned(),
     }

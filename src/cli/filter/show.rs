@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use weir_core::detect::{Definition, PatternDefinition};
+use weir_core::detect::{Definition, JsonDefinition, PatternDefinition};
 
 /// The definition in TOML, one pattern a line.
 pub fn text(definition: &Definition) -> String {
@@ -10,6 +10,7 @@ pub fn text(definition: &Definition) -> String {
         identifiers,
         head,
         time_format,
+        json,
         patterns,
         ignore,
         journal_match,
@@ -29,6 +30,9 @@ pub fn text(definition: &Definition) -> String {
         if let Some(value) = value {
             push(&mut text, format_args!("{key} = {}\n", quoted(value)));
         }
+    }
+    if let Some(json) = json {
+        push(&mut text, format_args!("json = {}\n", json_table(json)));
     }
     if !journal_match.is_empty() {
         list(
@@ -59,6 +63,24 @@ fn list(text: &mut String, key: &str, items: impl Iterator<Item = String>) {
         push(text, format_args!("    {item},\n"));
     }
     text.push_str("]\n");
+}
+
+fn json_table(json: &JsonDefinition) -> String {
+    let JsonDefinition {
+        time,
+        time_format,
+        message,
+    } = json;
+    let keys = [
+        ("time", time.as_ref()),
+        ("time_format", time_format.as_ref()),
+        ("message", Some(message)),
+    ];
+    let keys: Vec<_> = keys
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!("{key} = {}", quoted(value?))))
+        .collect();
+    format!("{{ {} }}", keys.join(", "))
 }
 
 fn pattern(pattern: &PatternDefinition) -> String {
@@ -132,6 +154,11 @@ mod tests {
             ignore: vec!["c <addr>".into()],
             head: Some("\\[<time>\\] '<word>\u{1b}': ".into()),
             time_format: Some("%s".into()),
+            json: Some(JsonDefinition {
+                time: Some("ts".into()),
+                time_format: Some("%s \u{1b}".into()),
+                message: "<a.\"b> '\u{202e}<c>".into(),
+            }),
             journal_match: vec![
                 "_SYSTEMD_UNIT=a \u{1b}.service".into(),
                 "+".into(),

@@ -12,6 +12,7 @@ use super::{
     dispatch::Dispatch,
     impersonation::{Judge, Suspect, TooManyWays},
     journal_match::{JournalMatch, JournalMatchError},
+    json_message::{JsonDefinition, JsonMessage, JsonMessageError},
     matcher::Matcher,
     memory::Bond,
     program::{HeadRule, LONGEST_JOINED, Program, Rule, Trust},
@@ -49,6 +50,10 @@ pub struct Definition {
     /// syslog's nor ISO 8601's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_format: Option<String>,
+    /// The messages are objects of JSON: which fields make the message that patterns read.
+    /// What stands before each object is said by `identifiers` or `head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json: Option<JsonDefinition>,
     /// Patterns of failures; the first that fits a message is taken.
     pub patterns: Vec<PatternDefinition>,
     /// Messages that do not count although a pattern fits. They need one
@@ -170,6 +175,8 @@ pub enum DefinitionError {
     },
     /// `head` or `time_format` is wrong, or does not go with the other keys.
     Head(HeadError),
+    /// `json` is wrong.
+    Json(JsonMessageError),
     /// `journal_match` is wrong.
     JournalMatch(JournalMatchError),
     /// `root_only`, and a `journal_match` of others' entries only.
@@ -285,6 +292,7 @@ impl fmt::Display for DefinitionError {
                 "patterns[{pattern}] has <prefix> or <host> with announces, completes or unless_counted, which know a connection by its address: write <addr>, or leave them out"
             ),
             Self::Head(error) => error.fmt(f),
+            Self::Json(error) => error.fmt(f),
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
             Self::RootOnly => f.write_str(
                 "root_only: journal_match names only other users than root, so that no entry would count; allowed: _UID=0 in journal_match, or no root_only",
@@ -366,8 +374,10 @@ impl Definition {
         let ignore = self.ignore.iter().map(String::as_str);
         let ignore = templates_of("ignore", ignore, &mut judge)?;
         let ignore: Vec<Matcher> = ignore.into_iter().map(Matcher::from).collect();
+        let json = self.json.as_ref().map(JsonMessage::compile).transpose();
         Ok(Program {
             head: self.head_rule().map_err(DefinitionError::Head)?,
+            json: json.map_err(DefinitionError::Json)?,
             trust: Trust {
                 syslog_only: self.syslog_only,
                 root_only: self.root_only,

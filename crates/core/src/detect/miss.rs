@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::{BEHIND_NO_HEAD, Refused, matcher::Reach};
+use crate::json::JsonError;
 
 /// The most of a line that a message shows.
 const SHOWN: usize = 60;
@@ -21,6 +22,10 @@ pub enum Miss {
         /// The part that the head wants next.
         wanted: String,
     },
+    /// The message is not the object of JSON that the filter reads.
+    NoJson(JsonError),
+    /// The object has no value at this path, which `json.message` asks for.
+    NoJsonField(String),
     /// The line's stamp is not followed by a host and a tag.
     NoTag,
     /// A syslog daemon says it about itself.
@@ -124,6 +129,10 @@ impl fmt::Display for Miss {
             }
             Self::NoDeclaredHead { read, wanted } => {
                 write!(f, "its start is not the filter's head, which wants {wanted} behind {read:?}")
+            }
+            Self::NoJson(why) => why.fmt(f),
+            Self::NoJsonField(path) => {
+                write!(f, "the object has no value {path:?}, which json.message asks for")
             }
             Self::NoTag => f.write_str(
                 "no \"host program[pid]: \" follows the time stamp, and the filter has identifiers",

@@ -3,7 +3,8 @@
 //! what findings lead to is `policy`'s.
 //!
 //! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
-//! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`),
+//! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`), what of
+//! JSON makes a message (`json_message`),
 //! which of its rules can fit (`dispatch`), whether one does (`matcher`, `fields`),
 //! what other lines have told of the same attempt (`memory`), and when it happened
 //! (`clock`). Filters in which a client could name somebody else are refused
@@ -23,6 +24,7 @@ mod head;
 mod host_name;
 mod impersonation;
 mod journal_match;
+mod json_message;
 mod line;
 mod matcher;
 mod memory;
@@ -42,6 +44,7 @@ pub use definition::{Cure, Definition, DefinitionError, Impersonation, PatternDe
 pub use head::{LineHead, line_heads};
 pub use host_name::{HostName, MAX_HOST_NAME, NameError};
 pub use journal_match::{JournalField, JournalMatch, JournalMatchError, TRUSTED};
+pub use json_message::{JsonDefinition, JsonMessageError};
 pub use line::Line;
 pub use miss::Miss;
 pub use notices::{BEHIND_NO_HEAD, HeadlessLine, Notices, suppressed};

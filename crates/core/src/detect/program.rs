@@ -9,16 +9,19 @@ use super::{
     dispatch::Dispatch,
     head::{self, Head, NoHead},
     journal_match::JournalMatch,
+    json_message::{JsonMessage, NoMessage},
     matcher::{Captures, Matcher},
     memory::{Bond, Connection, Connections},
     notices::{self, Headless, Notices, Unfit},
-    timestamp::{Stamp, StampCache},
+    timestamp::{self, Stamp, StampCache},
 };
 
 /// A compiled filter; shared between threads, each with its own [`ProgramState`].
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(super) head: HeadRule,
+    /// How a message is made of an object of JSON, where the messages are such.
+    pub(super) json: Option<JsonMessage>,
     pub(super) trust: Trust,
     pub(super) journal_match: JournalMatch,
     /// The first that fits is taken.
@@ -159,7 +162,35 @@ impl Program {
                 return None;
             }
         };
-        if matches!(self.head, HeadRule::Declared { .. }) && !record.message_only {
+        let object;
+        let parts = match &self.json {
+            None => parts,
+            Some(json) => match json.read(parts.message) {
+                Ok(read) => {
+                    object = read;
+                    Parts {
+                        // The source knows when an entry of the journal came.
+                        stamp: match record.message_only {
+                            true => None,
+                            false => json.stamp(&object).or(parts.stamp),
+                        },
+                        message: object.message.as_bytes(),
+                        ..parts
+                    }
+                }
+                Err(NoMessage::Field(_)) => {
+                    // It tells of something else.
+                    state.has_head(record.stream);
+                    return None;
+                }
+                Err(NoMessage::Json(_)) => {
+                    state.unfit_line(line);
+                    return None;
+                }
+            },
+        };
+        let is_declared = self.json.is_some() || matches!(self.head, HeadRule::Declared { .. });
+        if is_declared && !record.message_only {
             state.has_head(record.stream);
         }
         state.headless.names(parts.host);
@@ -235,12 +266,7 @@ impl Program {
                 return;
             }
             NotRead::NoDeclaredHead => {
-                if state.unfit.saw(line.record.stream) {
-                    if state.notices.unfit == 0 {
-                        state.headless.keep(line.text());
-                    }
-                    state.notices.unfit += 1;
-                }
+                state.unfit_line(line);
                 return;
             }
             NotRead::NoHead(NoHead::Stamp) => false,
@@ -268,7 +294,13 @@ impl Program {
         state.headless.saw(line.record.stream, text, has_no_tag);
         let (_, behind_stamp) = line.stamped();
         let message = if has_no_tag { behind_stamp } else { text };
-        let is_failure = self.fit(message, line.is_cut()).is_some();
+        let is_failure = |message: &[u8]| self.fit(message, line.is_cut()).is_some();
+        let is_failure = match &self.json {
+            None => is_failure(message),
+            Some(json) => json
+                .read(message)
+                .is_ok_and(|object| is_failure(object.message.as_bytes())),
+        };
         state.notices.headless += u64::from(is_failure);
     }
 
@@ -347,13 +379,29 @@ impl Program {
             Err(NotRead::OtherTag(tag)) => return Miss::other_program(tag),
             Err(NotRead::NoDeclaredHead) => return self.head_miss(line.text()),
         };
+        let object;
+        let (stamp, message) = match &self.json {
+            None => (stamp, message),
+            Some(json) => match json.read(message) {
+                Ok(read) => {
+                    object = read;
+                    let of_source = record.message_only;
+                    let own = json.stamp(&object).filter(|_| !of_source);
+                    (own.or(stamp), object.message.as_bytes())
+                }
+                Err(NoMessage::Json(why)) => return Miss::NoJson(why),
+                Err(NoMessage::Field(path)) => return Miss::NoJsonField(path.to_owned()),
+            },
+        };
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
         let Some(fit) = self.fit(message, line.is_cut()) else {
             let message = trimmed(message).text;
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
-            if let (Ok(head), HeadRule::Stamp) = (line.syslog_head(), &self.head) {
+            if let (Ok(head), HeadRule::Stamp, None) =
+                (line.syslog_head(), &self.head, &self.json)
+            {
                 let fits = self.fit(head.message, line.is_cut()).is_some();
                 return Miss::head_not_read(head.tag, fits);
             }
@@ -390,10 +438,21 @@ impl Program {
         }
     }
 
-    /// Does a line have the head that the filter declares? `None`: it declares none.
+    /// Does a line have the head, or the object of JSON, that the filter declares? `None`: it
+    /// declares none.
     pub fn fits_declared_head(&self, line: &[u8]) -> Option<bool> {
+        let is_object = |message: &[u8]| match &self.json {
+            None => true,
+            Some(json) => !matches!(json.read(message), Err(NoMessage::Json(_))),
+        };
         match &self.head {
-            HeadRule::Declared { head, .. } => Some(head.read(line).is_ok()),
+            HeadRule::Declared { head, .. } => {
+                Some(head.read(line).is_ok_and(|parts| is_object(parts.message)))
+            }
+            HeadRule::Stamp if self.json.is_some() => {
+                let message = timestamp::split(line).map_or(line, |(_, message)| message);
+                Some(is_object(message))
+            }
             HeadRule::Stamp | HeadRule::Syslog { .. } => None,
         }
     }
@@ -532,6 +591,16 @@ impl ProgramState {
     fn has_head(&mut self, stream: u64) {
         self.unfit.ends(stream);
         self.notices.fits = true;
+    }
+
+    /// The line that came lacks what the filter declares.
+    fn unfit_line(&mut self, line: &Line<'_>) {
+        if self.unfit.saw(line.record.stream) {
+            if self.notices.unfit == 0 {
+                self.headless.keep(line.text());
+            }
+            self.notices.unfit += 1;
+        }
     }
 
     /// What the line names cannot be counted.

@@ -161,6 +161,11 @@ const FILTERS: &[Table] = &[
                 "The form of <time> in head, written as for strftime: \"%d/%b/%Y:%H:%M:%S %z\".",
             ),
             key(
+                "json",
+                NONE,
+                "Messages are objects of JSON: which fields make the message that patterns read.",
+            ),
+            key(
                 "patterns",
                 Required,
                 "Whole messages with <addr>, <prefix> or <host>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",
@@ -189,6 +194,28 @@ const FILTERS: &[Table] = &[
                 "allow_untagged",
                 Is("false"),
                 "In a file, lines with a time stamp and no syslog tag were written by other programs, not by a client: the lines after them count.",
+            ),
+        ],
+    },
+    Table {
+        name: "filter.NAME.json",
+        about: "Messages that are objects of JSON, behind the head; also as json = { message = ... } in the filter.",
+        needs: &[("message", "\"<remote_ip>\"")],
+        keys: &[
+            key(
+                "message",
+                Required,
+                "The message that patterns read: text with the paths of fields, as in \"<status> from <request.remote_ip>\". A line without one of them is not read.",
+            ),
+            key(
+                "time",
+                Means("the time stamp of the head, or now"),
+                "The path of the field with the time stamp.",
+            ),
+            key(
+                "time_format",
+                Means("ISO 8601, or a number since 1970"),
+                "The form of that field, written as for strftime. Without it a number counts seconds, milli-, micro- or nanoseconds.",
             ),
         ],
     },

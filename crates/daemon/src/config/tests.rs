@@ -215,7 +215,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "[filter.web]\npaterns = ['x']",
             &[
-                "weir.toml:2: unknown key \"paterns\" in [filter.web] (did you mean patterns?); allowed: identifiers, head, time_format, journal_match, syslog_only, root_only, allow_untagged, patterns, ignore",
+                "weir.toml:2: unknown key \"paterns\" in [filter.web] (did you mean patterns?); allowed: identifiers, head, time_format, json, journal_match, syslog_only, root_only, allow_untagged, patterns, ignore",
                 "weir.toml:1: patterns is missing in [filter.web]; allowed: a list",
             ],
         ),

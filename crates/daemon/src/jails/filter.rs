@@ -3,13 +3,19 @@
 use std::{collections::BTreeMap, path::Path};
 
 use weir_config::{At, ConfigErrors, Document, Part, Section, files};
-use weir_core::detect::{Definition, DefinitionError, HeadError, MAX_LINE, PatternDefinition};
+use weir_core::detect::{
+    Definition, DefinitionError, HeadError, JsonDefinition, JsonMessageError, MAX_LINE,
+    PatternDefinition,
+};
 
 const PATTERNS: &str =
     "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";
 const PATTERN: &str = "a pattern such as \"login of <user> from <addr> failed\"";
 const HEAD: &str = "what stands before each message, such as '\\[<time>\\] <tag>: '";
 const TIME_FORMAT: &str = "the form of <time>, such as \"%d/%b/%Y:%H:%M:%S %z\"";
+const JSON_TIME: &str = "the path of the field with the time, such as \"ts\"";
+const JSON_TIME_FORMAT: &str = "the form of that field, such as \"%d/%b/%Y:%H:%M:%S %z\"";
+const JSON_MESSAGE: &str = "text with paths of fields, such as \"<status> from <request.remote_ip>\"";
 const JOURNAL_MATCH: &str = "a list of journal fields such as [\"_SYSTEMD_UNIT=shop.service\"]";
 const LABEL: &str = "a label such as \"password\"";
 
@@ -51,6 +57,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
     let identifiers = texts(&mut section, "identifiers", "a list of syslog tags");
     let head = section.string("head", HEAD);
     let time_format = section.string("time_format", TIME_FORMAT);
+    let json = (section.section("json")).map(|section| json(name, section));
     let journal_match = texts(&mut section, "journal_match", JOURNAL_MATCH);
     let syslog_only = section.boolean("syslog_only").unwrap_or(false);
     let root_only = section.boolean("root_only").unwrap_or(false);
@@ -72,6 +79,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         identifiers: identifiers.into_iter().map(|at| at.value).collect(),
         head: head.as_ref().map(|at| at.value.clone()),
         time_format: time_format.as_ref().map(|at| at.value.clone()),
+        json: json.as_ref().map(|json| json.definition.clone()),
         patterns: patterns.iter().map(|at| at.value.clone()).collect(),
         ignore: ignore.iter().map(|at| at.value.clone()).collect(),
         journal_match: journal_match.iter().map(|at| at.value.clone()).collect(),
@@ -88,6 +96,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
                 time_format.map(|at| at.line)
             }
             DefinitionError::Head(_) => head.map(|at| at.line),
+            DefinitionError::Json(error) => json.map(|json| json.line_of(error)),
             DefinitionError::JournalMatch(error) => {
                 let word = error.word.and_then(|word| journal_match.get(word));
                 word.or(journal_match.first()).map(|at| at.line)
@@ -108,6 +117,55 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
     let is_good = section.mistakes() == before;
     section.finish();
     is_good.then_some(definition)
+}
+
+/// `json` of a filter, with the lines of its keys.
+struct Json {
+    definition: JsonDefinition,
+    line: usize,
+    time: Option<usize>,
+    time_format: Option<usize>,
+    message: Option<usize>,
+}
+
+impl Json {
+    /// The line of the key that a mistake is in.
+    fn line_of(&self, error: &JsonMessageError) -> usize {
+        let key = match error {
+            JsonMessageError::NoTime | JsonMessageError::TimeFormat(_) => self.time_format,
+            JsonMessageError::Path(path) if self.definition.time.as_ref() == Some(path) => {
+                self.time
+            }
+            _ => self.message,
+        };
+        key.unwrap_or(self.line)
+    }
+}
+
+fn json(filter: &str, mut section: Section<'_, '_>) -> Json {
+    let line = section.line();
+    if !section.has("message") {
+        section.error(
+            line,
+            format!("message is missing in [filter.{filter}.json]; allowed: {JSON_MESSAGE}"),
+        );
+    }
+    let time = section.string("time", JSON_TIME);
+    let time_format = section.string("time_format", JSON_TIME_FORMAT);
+    let message = section.string("message", JSON_MESSAGE);
+    section.finish();
+    let line_of = |at: &Option<At<String>>| at.as_ref().map(|at| at.line);
+    Json {
+        line,
+        time: line_of(&time),
+        time_format: line_of(&time_format),
+        message: line_of(&message),
+        definition: JsonDefinition {
+            time: time.map(|at| at.value),
+            time_format: time_format.map(|at| at.value),
+            message: message.map_or_else(String::new, |at| at.value),
+        },
+    }
 }
 
 /// A text alone, or a table where several messages tell of one attempt.

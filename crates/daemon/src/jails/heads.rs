@@ -52,7 +52,7 @@ pub(super) fn check(
             if !lines.clone().any(|line| fits(line) == Some(true)) {
                 let last = String::from_utf8_lossy(&last[..last.len().min(100)]).into_owned();
                 warnings.push(format!(
-                    "[jail.{jail}]: none of the last lines of {path} has the head that its filter declares, such as \"{}\": it reads none of them; weir filter test --missed says how far the head fits",
+                    "[jail.{jail}]: none of the last lines of {path} has the head or the JSON that its filter declares, such as \"{}\": it reads none of them; weir filter test --missed says why",
                     crate::escape(&last)
                 ));
             }

@@ -216,6 +216,43 @@ fn a_bad_head_is_named_with_its_line() {
     }
 }
 
+#[test]
+fn bad_json_is_named_with_its_line() {
+    let filter = |words: &str| format!("[filter.shop]\n{words}\npatterns = [\"<addr>\"]\n");
+    let good = "json = { time = \"ts\", message = \"<remote.ip>\" }";
+    let config = check(&filter(good)).unwrap();
+    let json = config.filters["shop"].json.as_ref().unwrap();
+    assert_eq!(json.message, "<remote.ip>");
+    for (words, message) in [
+        (
+            "json = { time = \"ts\" }",
+            "weir.toml:2: message is missing in [filter.shop.json]; allowed: text with paths of fields",
+        ),
+        (
+            "json = { message = \"<ip>\", field = \"a\" }",
+            "weir.toml:2: unknown key \"field\" in [filter.shop.json]; allowed: time, time_format, message",
+        ),
+        (
+            "head = '<time> '\njson = { message = \"login\" }",
+            "weir.toml:3: [filter.shop]: json.message: no field of the object is in it",
+        ),
+        (
+            "json = { time = \"\", message = \"<ip>\" }",
+            "weir.toml:2: [filter.shop]: json: \"\" cannot be the path of a field",
+        ),
+        ("json = true", "weir.toml:2: json in [filter.shop]"),
+    ] {
+        let told = errors(&filter(words));
+        assert!(told.contains(message), "{words}: {told}");
+    }
+    let table = "[filter.shop]\npatterns = [\"<addr>\"]\n[filter.shop.json]\nmessage = \"<ip>\"\ntime = \"t\"\ntime_format = \"%Q\"\n";
+    let told = errors(table);
+    assert!(
+        told.contains("weir.toml:6: [filter.shop]: json.time_format: \"%Q\" is no field"),
+        "{told}"
+    );
+}
+
 /// A filter says it for all its jails, and without knowing the host's users.
 #[test]
 fn a_filters_journal_match_is_checked_at_its_line() {
@@ -322,7 +359,7 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
     let head = "head = '\\[<time>\\] '\n";
     let told = warnings(head, Some(BARE));
     assert!(
-        told.contains("none of the last lines of /var/log/auth.log has the head that its filter declares, such as \"2026-11-21T04:33:07Z denied"),
+        told.contains("none of the last lines of /var/log/auth.log has the head or the JSON that its filter declares, such as \"2026-11-21T04:33:07Z denied"),
         "{told}"
     );
     let fits = "at x\n[2026-11-21 04:33:07] denied 192.0.2.7\nat y\n";

@@ -1,17 +1,36 @@
 //! `<json:field>` in an expression: what stands behind it, up to the next one, must fit the
-//! whole value of that field. The values come as lines of one text (`crate::json`), and the
+//! whole value of that field. The values come as lines of one text, and the
 //! expression as one of that text: as it counts the lines, no part of it can reach over
 //! the end of a value.
 
 use std::fmt::Write as _;
 
-use crate::{error::Error, filter_source::Pattern, json::MAX_FIELDS};
+use weir_core::json::{Fields, JsonError, MAX_FIELDS, is_path};
+
+use crate::{error::Error, filter_source::Pattern};
 
 use super::expression;
 
 const TAG: &str = "<json:";
-/// The longest path of a field.
-const MAX_PATH: usize = 200;
+/// What stands for a field that has no value; no value has it in it.
+const MISSING: char = '\u{1}';
+
+/// The text that [`expanded`] expressions read: the values of a line's fields, each with a
+/// newline behind it.
+///
+/// # Errors
+/// The line is no object, or has more than one meaning.
+pub fn text(fields: &Fields, line: &str) -> Result<String, JsonError> {
+    let mut text = String::with_capacity(line.len());
+    for value in fields.values(line)? {
+        match value {
+            Some(value) => text.push_str(&value),
+            None => text.push(MISSING),
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
 
 /// Does it ask for fields?
 pub fn asks(pattern: &Pattern) -> bool {
@@ -30,8 +49,7 @@ fn parts(pattern: &Pattern) -> Result<Vec<(&str, &str)>, Error> {
         let Some((path, behind)) = rest.split_once('>') else {
             return refuse("<json: is not closed by >");
         };
-        let is_path = |c: char| !c.is_control() && c != '<' && c != '"';
-        if path.is_empty() || path.len() > MAX_PATH || !path.chars().all(is_path) {
+        if !is_path(path) {
             return refuse("<json:field> wants a path such as <json:remote.ip>");
         }
         if parts.iter().any(|(known, _)| *known == path) {
@@ -110,7 +128,7 @@ mod tests {
     use crate::{
         date::Clock,
         filter_source::{FilterSource, Pattern},
-        json::JsonError,
+        JsonError,
         matching::{Failure, Filter, LogLine, NoFailure},
     };
 

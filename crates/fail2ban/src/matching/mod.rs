@@ -13,6 +13,7 @@ mod window;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use weir_core::json::{Fields, JsonError};
 
 use sessions::Sessions;
 pub use sessions::{MAX_SESSIONS, SESSION_TIME, WholeLine};
@@ -22,7 +23,6 @@ use crate::{
     date::{Clock, DateState, Dates},
     error::Error,
     filter_source::{FilterSource, Pattern, UseDns},
-    json::{Fields, JsonError},
 };
 use expression::{Expression, Expressions, Memory, Scratches};
 use groups::{CIDR, CONTENT, DNS, FID, IP4, IP6, Key, MLFID, NOFAIL, Names, Value, Values};
@@ -307,7 +307,7 @@ impl Filter {
         let date = self.cut_date(state, text, line.time, clock, &mut buffer);
         if !self.fields.is_empty() {
             // The date is cut out of what people see, and the fields are of all of it.
-            let found = match self.fields.text(text) {
+            let found = match json_pattern::text(&self.fields, text) {
                 Ok(values) => self.find(state, &values, None, date, clock),
                 Err(why) => Err(NoFailure::Json(why)),
             };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{
     Failure, Filter, FilterState, LogLine,
     groups::{CONTENT, MLFID, Value, Values},
+    json_pattern,
     sessions::WholeLine,
     window::Window,
 };
@@ -105,7 +106,7 @@ impl Filter {
         let date = self.cut_date(&mut trial_state.state, text, line.time, clock, &mut rest);
         let whole = Arc::new(trial_state.whole(text, date.is_some() && line.time.is_none()));
         let window = match self.maxlines {
-            _ if !self.fields.is_empty() => match self.fields.text(text) {
+            _ if !self.fields.is_empty() => match json_pattern::text(&self.fields, text) {
                 Ok(values) => {
                     rest = values;
                     None

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 mod client_text;
 mod declared_head;
 mod impersonation;
+mod json_message;
 mod offenders;
 
 const NOW: &str = "2026-11-21T05:00:00Z";

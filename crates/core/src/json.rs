@@ -1,14 +1,21 @@
-//! Lines that are JSON objects, for expressions with `<json:field>`: the values of the
-//! fields that a filter asks for, each on a line of its own, in one pass over the text.
-//! Whatever two readers of JSON might understand in two ways is refused: a field that is
-//! there twice, a broken escape, text behind the object.
+//! Log lines that are JSON objects: the values of the fields that a filter asks for, in
+//! one pass over the text. Whatever two readers of JSON might understand in two ways is
+//! refused: a field that is there twice, a broken escape, text behind the object. What a
+//! filter makes of the values is its own matter (`detect::json_message`, and `<json:field>`
+//! of Fail2ban's filters).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// The most fields that one filter may ask for.
 pub const MAX_FIELDS: usize = 32;
-/// What stands for a field that is not there, or has no value; no value has it in it.
-pub const MISSING: char = '\u{1}';
+/// The longest path of a field, in bytes.
+const MAX_PATH: usize = 200;
+
+/// Can a filter ask for a field by this path, such as `remote.ip`?
+pub fn is_path(path: &str) -> bool {
+    let is_part = |c: char| !c.is_control() && !matches!(c, '<' | '>' | '"');
+    !path.is_empty() && path.len() <= MAX_PATH && path.chars().all(is_part)
+}
 
 /// The fields of a filter, by their paths (`remote.ip`), in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +34,21 @@ pub enum JsonError {
     Twice,
 }
 
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(at) => write!(f, "it is no JSON object, from byte {at} on"),
+            Self::Twice => {
+                f.write_str("it is JSON in which a field that the filter asks for stands twice")
+            }
+        }
+    }
+}
+
+impl std::error::Error for JsonError {}
+
 impl Fields {
-    /// Those of these paths, which are different ones.
+    /// The fields of these paths, which are different ones.
     pub fn new(paths: &[String]) -> Self {
         let mut nodes = BTreeMap::new();
         for path in paths {
@@ -50,12 +70,12 @@ impl Fields {
         self.count == 0
     }
 
-    /// The fields' values, each with a newline behind it. A control character in one is a
-    /// blank.
+    /// The fields' values as text, in order; `None` for one that is not there, is `null`,
+    /// an object or an array. A control character in a value is a blank.
     ///
     /// # Errors
     /// The line is no object, or has more than one meaning.
-    pub fn text(&self, line: &str) -> Result<String, JsonError> {
+    pub fn values(&self, line: &str) -> Result<Vec<Option<String>>, JsonError> {
         let mut reader = Reader {
             bytes: line.as_bytes(),
             line,
@@ -73,18 +93,13 @@ impl Fields {
         if reader.at < reader.bytes.len() {
             return Err(JsonError::Syntax(reader.at));
         }
-        let mut text = String::with_capacity(line.len());
-        for value in reader.values {
-            match value {
-                Some(value) => text.extend(value.chars().map(|c| match c.is_control() {
-                    true => ' ',
-                    false => c,
-                })),
-                None => text.push(MISSING),
+        let mut values = reader.values;
+        for value in values.iter_mut().flatten() {
+            if value.contains(char::is_control) {
+                *value = value.replace(char::is_control, " ");
             }
-            text.push('\n');
         }
-        Ok(text)
+        Ok(values)
     }
 }
 
@@ -239,7 +254,7 @@ impl<'l> Reader<'l> {
         Ok(Some(word.to_owned()))
     }
 
-    /// As it is written: `-`, digits, a fraction, an exponent.
+    /// A number as it is written: `-`, digits, a fraction, an exponent.
     fn number(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
         let digits = |reader: &mut Self| {
@@ -361,32 +376,40 @@ mod tests {
         Fields::new(&["msg", "remote.ip", "remote.port"].map(str::to_owned))
     }
 
+    /// The values, a line each; `-` for none.
+    fn text(line: &str) -> Result<String, JsonError> {
+        let values = fields().values(line)?.into_iter();
+        Ok(values
+            .map(|value| value.unwrap_or_else(|| "-".to_owned()) + "\n")
+            .collect())
+    }
+
     #[test]
-    fn values_of_fields_are_lines() {
-        for (line, text) in [
+    fn values_of_fields_are_texts() {
+        for (line, values) in [
             (
                 r#"{"msg":"a \"b\"","remote":{"ip":"192.0.2.1","port":22}}"#,
                 "a \"b\"\n192.0.2.1\n22\n",
             ),
             (
                 r#" { "x" : [1,{"msg":"no"},[]], "remote":{"port":-1.5e+3,"ip":null}, "msg":true } "#,
-                "true\n\u{1}\n-1.5e+3\n",
+                "true\n-\n-1.5e+3\n",
             ),
             // Nothing in a value ends it, nor stands for one that is missing.
             (
                 r#"{"msg":"a\nb\u0001\u0000c","remote.ip":"2001:db8::1","remote":[]}"#,
-                "a b  c\n2001:db8::1\n\u{1}\n",
+                "a b  c\n2001:db8::1\n-\n",
             ),
-            (r#"{"msg":"\u00e9\ud83d\ude00"}"#, "é😀\n\u{1}\n\u{1}\n"),
+            (r#"{"msg":"\u00e9\ud83d\ude00"}"#, "é😀\n-\n-\n"),
             // Halves of pairs alone, as `json.dumps` of Python writes them.
             (
                 r#"{"msg":"\ud800 \ude00\ud83d\u00e9\ud83d\ud83d\ude00"}"#,
-                "\u{fffd} \u{fffd}\u{fffd}é\u{fffd}😀\n\u{1}\n\u{1}\n",
+                "\u{fffd} \u{fffd}\u{fffd}é\u{fffd}😀\n-\n-\n",
             ),
-            ("{}", "\u{1}\n\u{1}\n\u{1}\n"),
-            (r#"{"msg":{"a":1}}"#, "\u{1}\n\u{1}\n\u{1}\n"),
+            ("{}", "-\n-\n-\n"),
+            (r#"{"msg":{"a":1}}"#, "-\n-\n-\n"),
         ] {
-            assert_eq!(fields().text(line), Ok(text.to_owned()), "{line}");
+            assert_eq!(text(line), Ok(values.to_owned()), "{line}");
         }
     }
 
@@ -408,7 +431,7 @@ mod tests {
             (r#"{"msg":"a""#, JsonError::Syntax(10)),
             ("", JsonError::Syntax(0)),
         ] {
-            assert_eq!(fields().text(line), Err(why), "{line}");
+            assert_eq!(text(line), Err(why), "{line}");
         }
         for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
             let deep = |n: usize| {
@@ -416,9 +439,9 @@ mod tests {
                 format!("{{\"x\":{inner}}}")
             };
             let line = deep(100_000);
-            assert_eq!(fields().text(&line), fields().text("{}"));
+            assert_eq!(text(&line), text("{}"));
             assert_eq!(
-                fields().text(&line[..line.len() - 1]),
+                text(&line[..line.len() - 1]),
                 Err(JsonError::Syntax(line.len() - 1))
             );
         }
@@ -432,7 +455,7 @@ mod tests {
             "{\"a\":[}]",
         ] {
             let line = format!("{{\"x\":{skipped}}}");
-            assert!(fields().text(&line).is_err(), "{skipped}");
+            assert!(text(&line).is_err(), "{skipped}");
         }
     }
 }
