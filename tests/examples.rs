@@ -50,7 +50,15 @@ fn every_example_is_a_configuration_without_a_warning() {
         }
         let out = check(&path);
         let told = text(&out.stderr) + &text(&out.stdout);
-        assert!(out.status.success(), "{name}: {told}");
+        // A jail of the package may have a log that this machine has not.
+        let is_of_a_log = |line: &str| line.contains("none of its logs can be read");
+        let mut problems = told.lines().filter(|line| line.starts_with("problem"));
+        let is_fine = match out.status.code() {
+            Some(0) => true,
+            Some(1) => name == "fail2ban.toml" && problems.all(is_of_a_log),
+            _ => false,
+        };
+        assert!(is_fine, "{name}: {told}");
         for warning in told.lines().filter(|line| line.starts_with("warning")) {
             // Its addresses are another host's.
             let is_elsewhere = warning.contains("[pool.")

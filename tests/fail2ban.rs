@@ -197,6 +197,97 @@ fn a_reload_that_would_break_a_jail_that_runs_is_refused() {
     assert_eq!(code, Some(0), "{said}");
 }
 
+/// What weir does otherwise than Fail2ban is said before the move.
+#[test]
+fn import_says_what_a_jail_loses_and_asks() {
+    let host = host(
+        "[shop]\nenabled = true\nignorecommand = /bin/false <ip>\n\
+         [again]\nenabled = true\nfilter = shop\nlogpath = {dir}/fail2ban.log\n\
+         [recidive]\nenabled = true\nfilter = recidive\nlogpath = {dir}/shop.log\n",
+    );
+    host.write(
+        "f/fail2ban.conf",
+        "[Definition]\nlogtarget = {dir}/fail2ban.log[format=x]\n",
+    );
+    host.write("f/filter.d/recidive.conf", FILTER);
+    let dir = host.path("f");
+    let (code, dry) = host.ask(&["import", "fail2ban", dir.to_str().unwrap(), "--dry-run"]);
+    assert_eq!(code, Some(0), "{dry}");
+    for (jail, line) in [
+        ("shop: ", "and asks ignorecommand before a ban, for 2 seconds at most"),
+        (
+            "  not honoured: {dir}/f/jail.local:7: ",
+            "logpath: it reads Fail2ban's own log, which nobody writes once weir runs",
+        ),
+        (
+            "  not honoured: {dir}/f/jail.local:11: ",
+            "filter: it reads Fail2ban's own log",
+        ),
+    ] {
+        let jail = host.filled(jail);
+        let mut lines = dry.lines();
+        let is_there = lines.any(|there| there.starts_with(&jail) && there.contains(line));
+        assert!(is_there, "{jail}{line}\n{dry}");
+    }
+}
+
+/// Fail2ban itself does not start for want of a log. weir starts, and says that it guards less.
+#[test]
+fn a_jail_without_a_log_is_a_problem_of_the_check_and_begins_when_one_comes() {
+    let mut host = host(
+        "[shop]\nenabled = true\nmaxretry = 1\nlogpath = {dir}/shop.log\n          {dir}/gone.log\n\
+         [late]\nenabled = true\nfilter = shop\nmaxretry = 1\nlogpath = {dir}/late*.log\n",
+    );
+    let (code, said) = host.ask(&["check"]);
+    assert_eq!(code, Some(1), "{said}");
+    let flat = |said: &str| said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let problem = "problem: [fail2ban]: jail late guards nothing: none of its logs can be read";
+    assert!(flat(&said).contains(problem), "{said}");
+    assert!(!flat(&said).contains("jail shop guards nothing"), "{said}");
+    host.start();
+    host.write("late-1.log", "");
+    let (code, said) = host.ask(&["check"]);
+    assert_eq!(code, Some(0), "{said}");
+    let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S");
+    host.until("the new log to be read", |host| {
+        let mut file = fs::File::options().append(true).open(host.path("late-1.log"));
+        let line = format!("{now} web shop[1]: login of anna from 203.0.113.7 failed\n");
+        file.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        host.is_banned("203.0.113.7")
+    });
+}
+
+#[test]
+fn the_status_of_a_jail_is_for_a_person() {
+    let mut host = host("[shop]\nenabled = true\nbantime = 1h\nignoreip = 192.0.2.1\n");
+    host.start();
+    log(&host, &failures("203.0.113.7", 3));
+    log(&host, &failures("2001:db8::7", 3));
+    log(&host, &failures("203.0.113.8", 2));
+    log(&host, &failures("192.0.2.1", 2));
+    host.until("all lines to be counted", |host| {
+        let jail = host.json(&["status", "shop"]);
+        jail["lines"] == 10 && jail["bans_in_force"] == 2
+    });
+    let said = host.done(&["status", "shop"]);
+    for line in [
+        "jail shop: 2 bans in force, 1 address with failures that make no ban yet",
+        "  source: {dir}/shop.log",
+        "  filter: shop",
+        "  a ban: at 3 failures in 10m, for 1h, of ports 80/tcp,443/tcp, rejected",
+        "  lines: 10 read",
+        "  failures: 8 found; not counted: 2 of addresses that are never banned",
+        "  bans: 2 made, 2 in force",
+    ] {
+        let line = host.filled(line);
+        assert!(said.lines().any(|there| there == line), "{line}\n{said}");
+    }
+    for who in ["203.0.113.7 ", "2001:db8::7 "] {
+        let row = said.lines().find(|line| line.starts_with(who));
+        assert!(row.is_some_and(|row| row.contains(" until 20") && row.contains("m left)")), "{said}");
+    }
+}
+
 /// A mistake in a jail's own file, its filter or its action is that jail's: the others
 /// run, and every screen says what does not, with file and line.
 #[test]

@@ -227,6 +227,29 @@ fn bans_move_from_fail2ban_and_back() {
     }
 }
 
+/// A Fail2ban that runs would not read what is written, and would write over it.
+#[test]
+fn nothing_is_exported_beside_a_running_fail2ban() {
+    if !is_there() {
+        return;
+    }
+    let mut host = host();
+    let server = Fail2ban::start(&host);
+    host.start();
+    let file = host.path("f2b.sqlite3");
+    let export = ["export", "fail2ban", file.to_str().unwrap()];
+    let (code, said) = host.ask(&export);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("f2b.sqlite3 is open in ") && said.contains("--force"),
+        "{said}"
+    );
+    let said = host.done(&[&export[..], &["--force"]].concat());
+    assert!(said.starts_with("0 bans written to "), "{said}");
+    drop(server);
+    host.until("Fail2ban to end", |host| host.ask(&export).0 == Some(0));
+}
+
 #[test]
 fn what_is_lifted_after_an_import_stays_lifted_at_the_next_start() {
     if !is_there() {

@@ -1,5 +1,6 @@
 //! `weir status`
 
+mod jail;
 mod token;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -55,7 +56,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         if args.json {
             show::json(jail)?;
         } else {
-            one_jail(jail)?;
+            let path = format!("/v1/bans?limit={}&jail={}", jail::MAX_BANS, client::quote(name));
+            let bans = common.client().get(&path)?.ok()?;
+            jail::report(jail, &status, &bans)?;
         }
         return Ok(ExitAnswer::Done);
     }
@@ -530,16 +533,6 @@ fn sinks(sinks: &Value) -> anyhow::Result<()> {
             sink["held_back"],
             sink["refused"],
         ))?;
-    }
-    Ok(())
-}
-
-fn one_jail(jail: &Value) -> anyhow::Result<()> {
-    let Some(fields) = jail.as_object() else {
-        anyhow::bail!("the daemon's answer is not a jail");
-    };
-    for (key, value) in fields {
-        show::line(format!("{:14} {}", key.replace('_', " "), text(value)))?;
     }
     Ok(())
 }

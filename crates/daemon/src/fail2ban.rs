@@ -137,7 +137,8 @@ pub(crate) fn read(
             continue;
         }
         if let SourceChoice::Files(patterns) = &jail.source {
-            for pattern in patterns.iter().filter(|pattern| !host.has_match(pattern)) {
+            let missing = patterns.iter().filter(|pattern| !host.has_match(pattern));
+            for pattern in missing {
                 warnings.push(format!(
                     "[fail2ban]: jail {}: there is no log {pattern} yet; it is read once it is there",
                     jail.name
@@ -368,8 +369,12 @@ pub fn describe(jail: &JailConfig) -> String {
         true => String::new(),
         false => format!(", and runs {}", names.join(", ")),
     };
+    let asks = match jail.ignore_command {
+        Some(_) => ", and asks ignorecommand before a ban, for 2 seconds at most",
+        None => "",
+    };
     format!(
-        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({}){runs}",
+        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({}){runs}{asks}",
         jail.name,
         jail.filter,
         limits.max_retry,

@@ -48,6 +48,10 @@ pub trait HostFacts {
     fn has_match(&self, pattern: &str) -> bool {
         self.has_file(pattern)
     }
+    /// Can a file that fits this pattern be read?
+    fn can_read(&self, pattern: &str) -> bool {
+        self.has_match(pattern)
+    }
     /// The files of a Fail2ban configuration.
     fn fail2ban_files(&self) -> &dyn weir_fail2ban::Files {
         &fail2ban_files::Fail2banFiles
@@ -106,6 +110,9 @@ impl HostFacts for Host {
             true => files::has_match(pattern),
             false => self.has_file(pattern),
         }
+    }
+    fn can_read(&self, pattern: &str) -> bool {
+        files::can_read(pattern)
     }
     fn log_end(&self, path: &str) -> Option<Vec<u8>> {
         files::log_end(Path::new(path)).ok()

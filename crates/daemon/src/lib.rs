@@ -24,6 +24,7 @@ mod fail2ban_actions;
 mod fail2ban_filter;
 mod fail2ban_journal;
 pub mod fail2ban_state;
+pub mod file_users;
 pub mod host;
 pub mod identity;
 pub mod ignore_command;

@@ -12,7 +12,13 @@ use caps::{CapSet, Capability};
 use weir_bpf::pins::USUAL_BPFFS;
 use weir_enforce::kernel::check_interface;
 
-use crate::{access::geo, config::Config, instance::is_root};
+use crate::{
+    access::geo,
+    config::Config,
+    host::{Host, HostFacts},
+    instance::is_root,
+    jails::SourceChoice,
+};
 
 /// `statfs` type of the BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -25,6 +31,19 @@ pub fn trial(config: &Config) -> Vec<String> {
     }
     for (jail, why) in config.fail2ban.iter().flat_map(|fail2ban| &fail2ban.broken) {
         found.push(format!("[fail2ban]: jail {jail} is not run: {why}"));
+    }
+    // Fail2ban itself does not start for want of one.
+    for jail in config.fail2ban.iter().flat_map(|fail2ban| &fail2ban.jails) {
+        let SourceChoice::Files(patterns) = &jail.source else {
+            continue;
+        };
+        if !patterns.iter().any(|pattern| Host.can_read(pattern)) {
+            found.push(format!(
+                "[fail2ban]: jail {} guards nothing: none of its logs can be read ({}); it begins once one is there; enabled = false in jail.local turns it off",
+                jail.name,
+                patterns.join(", ")
+            ));
+        }
     }
     let state = &config.state_dir;
     writable("state_dir", state, &mut found);

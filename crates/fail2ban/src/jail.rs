@@ -14,6 +14,7 @@ use crate::{
     action_command::{self, Script},
     ban_action::{self, ActionKind, JailAction},
     ban_time::Growth,
+    database,
     definition::{self, Definition, Values},
     encoding::{ENCODINGS, LogEncoding},
     error::{Error, ErrorKind, Origin},
@@ -177,6 +178,8 @@ pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result
         host,
         layers: &layers,
         services: Services::read(files),
+        // A mistake there is told of by whoever asks for the database.
+        log_target: database::log_target(files, root).ok().flatten(),
     };
     let mut all = Jails {
         jails: Vec::new(),
@@ -210,6 +213,8 @@ struct Reader<'a> {
     host: &'a dyn LogFacts,
     layers: &'a Layers,
     services: Services,
+    /// The log that Fail2ban itself would write.
+    log_target: Option<String>,
 }
 
 /// `known/…`: what the jail's filter has, before the jail's own keys.
@@ -401,6 +406,21 @@ impl Reader<'_> {
                 Some(script) => Some((script, self.ignore_cache(get("ignorecache"))?)),
             },
         };
+        let reads_own_log = match (&log, &self.log_target) {
+            (Log::Files(paths), Some(target)) => paths.contains(target),
+            _ => false,
+        };
+        if (reads_own_log || filter.name == "recidive")
+            && let Some(text) = get("logpath").or(get("filter"))
+        {
+            let key = if reads_own_log { "logpath" } else { "filter" };
+            limit(
+                text,
+                format!(
+                    "{key}: it reads Fail2ban's own log, which nobody writes once weir runs in its place, so that this jail bans nobody then; bantime.increment has bans grow instead"
+                ),
+            );
+        }
         if let Some(text) = get("ignoreself")
             && !on("ignoreself")?
         {

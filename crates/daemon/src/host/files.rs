@@ -19,6 +19,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Questions that wait for an answer at most; each has a thread.
 const MAX_WAITING: usize = 16;
 
+/// So many files of a pattern are asked about.
+const MAX_FILES: usize = 10_000;
+
 /// Asks a file system, on a thread that may wait for ever; `None`: no answer yet.
 fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +52,20 @@ pub(super) fn exists(path: &Path) -> bool {
 pub(super) fn has_match(pattern: &str) -> bool {
     let pattern = pattern.to_owned();
     let found = move || glob::glob(&pattern).is_ok_and(|mut found| found.next().is_some());
+    ask(found).unwrap_or(true)
+}
+
+/// Can one of the files that fit the pattern be read? It may be where nobody answers.
+pub(super) fn can_read(pattern: &str) -> bool {
+    let pattern = pattern.to_owned();
+    // Of a file that is not there, too, no name with `[` in it is taken for a pattern.
+    let is_readable =
+        |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+    let found = move || {
+        is_readable(Path::new(&pattern))
+            || glob::glob(&pattern)
+                .is_ok_and(|found| found.flatten().take(MAX_FILES).any(|p| is_readable(&p)))
+    };
     ask(found).unwrap_or(true)
 }
 
