@@ -369,7 +369,7 @@ impl Run<'_> {
     }
 }
 
-/// Whom a failure is counted by: one, or the addresses of a host's name.
+/// The addresses that a failure is counted by: one, or the addresses of a host's name.
 fn identify(
     args: &Args,
     hosts: &mut HashMap<String, Vec<IpAddr>>,

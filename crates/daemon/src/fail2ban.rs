@@ -310,7 +310,7 @@ fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
     })
 }
 
-/// What it runs beside the ban.
+/// The commands that a jail runs beside its bans.
 fn commands(jail: &Jail) -> Vec<JailCommands> {
     let run = |action: &weir_fail2ban::JailAction| match &action.kind {
         ActionKind::Run(commands) => Some(JailCommands {

@@ -75,7 +75,7 @@ impl Fail2banFilter {
         })
     }
 
-    /// What it was compiled from.
+    /// The text that the filter was compiled from.
     pub fn source(&self) -> &FilterSource {
         &self.source
     }
@@ -85,7 +85,7 @@ impl Fail2banFilter {
         self.source.failregex.iter().map(|one| one.text.as_str())
     }
 
-    /// Nothing was read yet.
+    /// The state before the first line.
     pub fn state(&self) -> FilterState {
         FilterState {
             state: self.filter.state(),
@@ -196,7 +196,7 @@ pub(crate) fn journal_line(
     text.push_str(message);
 }
 
-/// Who failed; `None` if it is nobody who can be banned by address.
+/// The offender that a failure names; `None` if it is nobody who can be banned by address.
 fn offender(failure: &Failure) -> Option<Offender> {
     match failure.kind {
         IdKind::Dns => HostName::new(failure.id.as_bytes())

@@ -38,7 +38,7 @@ pub enum StateError {
     /// Another process writes it.
     #[error("another process has it locked; stop Fail2ban and try again")]
     Locked,
-    /// Its tables are of another version.
+    /// The tables of the database are of another version.
     #[error("its tables have version {0}, and weir knows version {VERSION}")]
     Version(i64),
     /// It is no database, or not one of Fail2ban's.
@@ -67,11 +67,11 @@ impl From<rusqlite::Error> for StateError {
 pub struct StoredBan {
     /// The jail's name.
     pub jail: String,
-    /// Who is or was banned.
+    /// The address or prefix that is or was banned.
     pub subject: BanTarget,
-    /// When it was decided.
+    /// The time of the ban.
     pub since: Timestamp,
-    /// When it ends or ended.
+    /// The end of the ban, which may be over.
     pub until: Until,
     /// How many bans there were, with this one.
     pub count: u32,

@@ -46,7 +46,7 @@ pub(crate) trait Waited: Send + Sync {
 
 type Key = (String, BanTarget);
 
-/// What is known of an address.
+/// The state of an address.
 enum Known {
     /// It is asked about; bans that wait for the answer or have come into force without
     /// it, those of one address in one jail.

@@ -27,7 +27,7 @@ pub(crate) const FAMILIES: [&str; 2] = ["inet4", "inet6"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Tag {
-    /// Who is banned: an address, or a prefix.
+    /// The address or prefix that is banned.
     Ip,
     /// The same as labels of a reverse name, with a dot at the end.
     IpRev,
@@ -154,7 +154,7 @@ pub struct FamilyCommands {
 }
 
 impl FamilyCommands {
-    /// Those that there are.
+    /// The scripts that are not empty.
     pub fn scripts(&self) -> impl Iterator<Item = &Script> {
         [
             &self.start,

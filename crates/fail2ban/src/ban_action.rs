@@ -18,7 +18,7 @@ use crate::{
 /// One action of a jail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JailAction {
-    /// Its name, as `nftables`.
+    /// The name of its file, such as `nftables`.
     pub name: String,
     /// Where the jail names it.
     pub origin: Origin,
@@ -31,20 +31,20 @@ pub struct JailAction {
 pub enum ActionKind {
     /// A ban of these ports, without a command.
     Ban {
-        /// What it covers.
+        /// The ports that the ban covers.
         ports: PortSet,
-        /// What it does to packets.
+        /// The fate of packets that the ban is about.
         action: Action,
     },
     /// It runs commands when somebody is banned and let in again.
     Run(Box<Commands>),
-    /// It is not run; why, in words.
+    /// The action is not run; why, in words.
     NotRun(String),
 }
 
 /// Which ports a firewall's action covers.
 enum Cover {
-    /// Those of the jail.
+    /// The ports of the jail.
     Ports,
     All,
     /// As its parameter `type` says.

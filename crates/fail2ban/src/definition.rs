@@ -31,7 +31,7 @@ pub(crate) struct Definition {
     parameters: Values,
     /// Parameters over the jail's keys, for `%(name)s`.
     vars: Values,
-    /// Its own file.
+    /// The file of the definition itself.
     pub file: PathBuf,
     /// Keys under the condition `?family=…` of this one go before.
     pub family: Option<&'static str>,

@@ -28,7 +28,7 @@ pub struct Error {
     pub origin: Origin,
     /// What kind of mistake it is.
     pub kind: ErrorKind,
-    /// What is wrong, in words; never longer than a few lines.
+    /// The mistake, in words; never longer than a few lines.
     pub message: String,
 }
 

@@ -46,7 +46,7 @@ pub struct Pattern {
 /// `usedns`: what becomes of a host name in place of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseDns {
-    /// Its addresses are looked up.
+    /// The addresses of a name are looked up.
     Yes,
     /// The same, and the log says so.
     Warn,

@@ -109,7 +109,7 @@ fn read_files(
 
 struct Reader<'a> {
     files: &'a dyn Files,
-    /// What was read; `None` for files that are not there.
+    /// The files that were read; `None` for files that are not there.
     read: HashMap<PathBuf, Option<Ini>>,
     order: Vec<PathBuf>,
     broken: Vec<Broken>,

@@ -109,7 +109,7 @@ pub struct Jail {
     /// A command that says with exit code 0 that an address is to be ignored, and how long
     /// its answer holds.
     pub ignore_command: Option<(Script, Duration)>,
-    /// Who is never banned by it.
+    /// The addresses and networks that the jail never bans.
     pub ignore: Vec<Prefix>,
     /// What becomes of host names.
     pub use_dns: UseDns,
@@ -119,7 +119,7 @@ pub struct Jail {
     pub ports: Option<PortSet>,
     /// Lines that an action is told of, the last ones.
     pub max_matches: usize,
-    /// What it does, in order.
+    /// The actions of a ban, in order.
     pub actions: Vec<JailAction>,
     /// Settings that are not honoured: where, and what becomes of them.
     pub limits: Vec<Error>,

@@ -19,10 +19,10 @@ const USUAL_LINES: usize = 20;
 /// An expression that fits a line.
 pub struct Found {
     pub regex: usize,
-    /// Of whom; `None`: nobody is named yet.
+    /// The name that the failure is counted by; `None`: nobody is named yet.
     pub id: Option<String>,
     pub time: Timestamp,
-    /// It is no failure by itself.
+    /// Whether the line is no failure by itself (`<F-NOFAIL>`).
     pub is_nofail: bool,
 }
 

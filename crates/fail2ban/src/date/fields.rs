@@ -23,7 +23,7 @@ pub struct Found {
 pub struct Clock<'a> {
     /// The time at which the line is read.
     pub now: Timestamp,
-    /// Of dates that name none.
+    /// The zone of dates that name none.
     pub zone: &'a TimeZone,
 }
 
@@ -82,10 +82,10 @@ struct Fields {
     of_twelve: bool,
     minute: i8,
     second: i8,
-    /// Of the year, from 1.
+    /// The day of the year, from 1.
     yearday: Option<i32>,
     weekday: Option<i32>,
-    /// And whether weeks begin on Mondays.
+    /// The week of the year, and whether weeks begin on Mondays.
     week: Option<(i32, bool)>,
     offset: Option<i32>,
 }

@@ -84,7 +84,7 @@ struct Edge {
 pub struct DateMatch {
     /// The bytes to cut out.
     pub cut: (usize, usize),
-    /// Its time; `None` where there is no such time.
+    /// The time that the date says; `None` where there is no such time.
     pub time: Option<Timestamp>,
 }
 
@@ -165,7 +165,7 @@ fn date_tag(pattern: &str) -> Option<usize> {
 }
 
 impl Dates {
-    /// Those of a filter's `datepattern`: one a line.
+    /// The dates of a filter's `datepattern`: one a line.
     ///
     /// # Errors
     /// One of them is no expression, or holds a field that there is not.
@@ -253,7 +253,7 @@ impl Dates {
         state.order.iter().map(hits).collect()
     }
 
-    /// Nothing is learned yet.
+    /// The state before the first line.
     pub fn state(&self) -> DateState {
         let unused = Use {
             hits: 0,

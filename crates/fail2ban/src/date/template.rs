@@ -43,7 +43,7 @@ const FIELD_NAMES: [(&str, &str); 20] = [
 /// How to find dates of one form.
 #[derive(Clone, Debug)]
 pub struct Template {
-    /// As it was written; no two of a detector are equal.
+    /// The form as it was written; no two of a detector are equal.
     pub pattern: String,
     /// How much more than others it counts where several fit.
     pub weight: u32,

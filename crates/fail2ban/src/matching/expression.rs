@@ -23,7 +23,7 @@ pub struct Expressions {
     candidates: Candidates,
 }
 
-/// What they have learned of texts.
+/// The expressions' memory of texts that came before.
 #[derive(Clone, Debug)]
 pub struct Memory {
     cache: CandidateCache,
@@ -152,7 +152,7 @@ impl Expression {
         groups.into_iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Does it fit? What its groups hold is in `scratch` until the next search.
+    /// Whether the expression fits. What its groups hold is in `scratch` until the next search.
     pub fn search(&self, text: &str, scratch: &mut Scratches) -> bool {
         match self.regex.search(text, 0, &mut scratch.backtrack) {
             Search::Found => true,

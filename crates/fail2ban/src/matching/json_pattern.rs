@@ -32,7 +32,7 @@ pub fn text(fields: &Fields, line: &str) -> Result<String, JsonError> {
     Ok(text)
 }
 
-/// Does it ask for fields?
+/// Whether the expression asks for fields.
 pub fn asks(pattern: &Pattern) -> bool {
     pattern.text.contains(TAG)
 }

@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// Those that are remembered.
+/// The sessions that are remembered.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
     by_name: HashMap<Box<str>, Kept>,

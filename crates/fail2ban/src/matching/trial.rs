@@ -78,7 +78,7 @@ impl TrialState {
 }
 
 impl Filter {
-    /// Nothing was tried yet.
+    /// The state before the first line.
     pub fn trial_state(&self) -> TrialState {
         TrialState {
             state: self.state(),

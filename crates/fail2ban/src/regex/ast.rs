@@ -5,9 +5,9 @@ use super::char_set::CharSet;
 /// A part of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// Nothing, which always fits.
+    /// The empty expression, which always fits.
     Empty,
-    /// This one character.
+    /// One character, this one.
     Char(char),
     /// One of these.
     Set(Box<CharSet>),
@@ -26,7 +26,7 @@ pub enum Node {
         /// As many, as few, or all that fit.
         kind: Greed,
     },
-    /// What it matches is kept.
+    /// A group whose match is kept, by its number.
     Group(usize, Box<Node>),
     /// What stands before or behind, without taking it.
     Look {
@@ -34,7 +34,7 @@ pub enum Node {
         node: Box<Node>,
         /// Ahead, or so many characters behind.
         behind: Option<u32>,
-        /// It must not fit.
+        /// Whether the expression must not fit.
         negate: bool,
     },
     /// A place between two characters.
@@ -85,12 +85,12 @@ pub enum Anchor {
     LineEnd,
     /// `\b`
     WordBoundary {
-        /// Of words of ASCII.
+        /// Whether only letters, digits and `_` of ASCII make words.
         ascii: bool,
     },
     /// `\B`
     NotWordBoundary {
-        /// Of words of ASCII.
+        /// Whether only letters, digits and `_` of ASCII make words.
         ascii: bool,
     },
 }

@@ -89,7 +89,7 @@ pub enum Search {
     Found,
     /// Nowhere in the text.
     No,
-    /// It would have taken too long.
+    /// The search was given up, because it would have taken too long.
     Exhausted,
 }
 

@@ -39,7 +39,7 @@ fn shared(wide: Vec<(char, char)>) -> Ranges {
 }
 
 impl CharSet {
-    /// Those of a finished class.
+    /// The set of the characters of a finished class.
     pub fn new(class: &ClassUnicode) -> Self {
         let mut ascii = 0;
         let mut wide = Vec::new();
@@ -57,7 +57,7 @@ impl CharSet {
         }
     }
 
-    /// Is it one of them?
+    /// Whether the set has the character.
     #[inline]
     pub fn has(&self, c: char) -> bool {
         match (c as u32) < 0x80 {
@@ -75,12 +75,12 @@ impl CharSet {
         self.ascii >> (byte & 0x7f) & 1 == 1
     }
 
-    /// Those below 128, bit by code.
+    /// The characters below 128, bit by code.
     pub fn ascii(&self) -> u128 {
         self.ascii
     }
 
-    /// Has it any beyond 127?
+    /// Whether the set has a character beyond 127.
     pub fn has_wide(&self) -> bool {
         !self.wide.is_empty()
     }

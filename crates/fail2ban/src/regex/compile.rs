@@ -19,7 +19,7 @@ const MAX_LOOKED_AT: usize = 100;
 pub(super) enum Inst {
     /// This byte, of ASCII.
     Byte(u8),
-    /// These bytes: whole characters.
+    /// Fixed bytes: whole characters.
     Literal(Box<[u8]>),
     /// A character of that set.
     Set(usize),
@@ -57,7 +57,7 @@ pub(super) enum Inst {
         negate: bool,
         end: usize,
     },
-    /// The same, taking what it matches.
+    /// A lookahead that takes what it matches.
     Atomic {
         end: usize,
     },

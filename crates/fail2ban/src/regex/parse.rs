@@ -28,7 +28,7 @@ pub struct Parsed {
     pub node: Node,
     /// How many groups keep something, the whole match included.
     pub groups: usize,
-    /// Their numbers by their names.
+    /// The numbers of named groups by their names.
     pub names: BTreeMap<String, usize>,
 }
 
@@ -37,7 +37,7 @@ pub struct Parsed {
 pub struct RegexError {
     /// The character at which it was noticed, from 0.
     pub at: usize,
-    /// What is wrong.
+    /// The mistake, in words.
     pub message: String,
 }
 
@@ -63,7 +63,7 @@ struct Parser {
     at: usize,
     groups: usize,
     names: BTreeMap<String, usize>,
-    /// Those whose end has not come.
+    /// The groups whose end has not come.
     open: Vec<usize>,
     depth: usize,
     /// In a look-behind: the groups before it.
