@@ -197,6 +197,30 @@ fn a_reload_that_would_break_a_jail_that_runs_is_refused() {
     assert_eq!(code, Some(0), "{said}");
 }
 
+/// The filter that is tried is the one that a jail runs.
+#[test]
+fn filter_test_tries_the_filter_that_runs() {
+    let host = host("[shop]\nenabled = true\n[sshd]\nenabled = true\nlogpath = {dir}/shop.log\n");
+    host.write(
+        "f/filter.d/sshd.conf",
+        "[Definition]\nfailregex = ^ Guests: <HOST>$\n",
+    );
+    let test = |name: &str, line: &str| {
+        let line = format!("Nov 26 10:00:00 {line}\n");
+        host.ask_with(&["filter", "test", name], &line)
+    };
+    let (code, said) = test("shop", "web shop[1]: login of anna from 192.0.2.7 failed");
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = test("sshd", "Guests: 192.0.2.7");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("filter sshd of Fail2ban's, below"), "{said}");
+    // Of weir's own jail it is weir's.
+    host.configure("[jail.sshd]\npaths = [\"{dir}/shop.log\"]\n[fail2ban]\npath = \"{dir}/f\"\n");
+    let (code, said) = test("sshd", "Guests: 192.0.2.7");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(!said.contains("Fail2ban's"), "{said}");
+}
+
 /// What weir does otherwise than Fail2ban is said before the move.
 #[test]
 fn import_says_what_a_jail_loses_and_asks() {
@@ -214,7 +238,10 @@ fn import_says_what_a_jail_loses_and_asks() {
     let (code, dry) = host.ask(&["import", "fail2ban", dir.to_str().unwrap(), "--dry-run"]);
     assert_eq!(code, Some(0), "{dry}");
     for (jail, line) in [
-        ("shop: ", "and asks ignorecommand before a ban, for 2 seconds at most"),
+        (
+            "shop: ",
+            "and asks ignorecommand before a ban, for 2 seconds at most",
+        ),
         (
             "  not honoured: {dir}/f/jail.local:7: ",
             "logpath: it reads Fail2ban's own log, which nobody writes once weir runs",
@@ -250,7 +277,9 @@ fn a_jail_without_a_log_is_a_problem_of_the_check_and_begins_when_one_comes() {
     assert_eq!(code, Some(0), "{said}");
     let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S");
     host.until("the new log to be read", |host| {
-        let mut file = fs::File::options().append(true).open(host.path("late-1.log"));
+        let mut file = fs::File::options()
+            .append(true)
+            .open(host.path("late-1.log"));
         let line = format!("{now} web shop[1]: login of anna from 203.0.113.7 failed\n");
         file.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
         host.is_banned("203.0.113.7")
@@ -284,7 +313,10 @@ fn the_status_of_a_jail_is_for_a_person() {
     }
     for who in ["203.0.113.7 ", "2001:db8::7 "] {
         let row = said.lines().find(|line| line.starts_with(who));
-        assert!(row.is_some_and(|row| row.contains(" until 20") && row.contains("m left)")), "{said}");
+        assert!(
+            row.is_some_and(|row| row.contains(" until 20") && row.contains("m left)")),
+            "{said}"
+        );
     }
 }
 

@@ -78,7 +78,9 @@ fn get(net: &TestNet, from: &str, path: &str, user: &str) -> u16 {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    answer.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap()
+    answer.strip_prefix("HTTP/1.1 ").unwrap()[..3]
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -129,10 +131,7 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
         net.connects(CUSTOMER[0], at(CUSTOMER[0], WEB))
             .then_some(())
     });
-    let weir = Weir::start(
-        &net.host,
-        &format!("interfaces = [\"eth0\"]\n{tables}"),
-    );
+    let weir = Weir::start(&net.host, &format!("interfaces = [\"eth0\"]\n{tables}"));
 
     // The guide's jail bans at the fifth.
     let hostile = [
@@ -160,9 +159,7 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
             0 => who.to_owned(),
             _ => format!("{}::/64", who.split_once("::").unwrap().0),
         };
-        soon("the ban", || {
-            weir.banned().contains(&subject).then_some(())
-        });
+        soon("the ban", || weir.banned().contains(&subject).then_some(()));
         assert_eq!(weir.banned(), [subject.clone()]);
         let why = weir.why(who);
         assert_eq!(why["bans"][0]["producer"], "jail:nginx-json", "{why}");
@@ -179,6 +176,8 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
     assert_eq!(status["alerts"], serde_json::json!([]), "{status}");
     // What the guide tells to ask, of the very lines.
     let lines = fs::read_to_string(dir.path().join("access.json")).unwrap();
-    let failures = lines.lines().filter(|line| line.contains("\"status\":401,"));
+    let failures = lines
+        .lines()
+        .filter(|line| line.contains("\"status\":401,"));
     assert!(failures.count() >= 10, "{lines}");
 }

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     io::{self, BufRead, Write},
     net::IpAddr,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
@@ -34,8 +34,9 @@ pub enum Verb {
     /// Read lines from standard input and say which ones are failures
     ///
     /// NAME is a filter of the configuration ([filter.NAME], or
-    /// filter.d/NAME.toml beside it), or a built-in one; where --config is a
-    /// directory with filter.d/NAME.conf (/etc/fail2ban), that filter of Fail2ban's.
+    /// filter.d/NAME.toml beside it), one of Fail2ban's below the path of [fail2ban],
+    /// or a built-in one; where --config is a directory with filter.d/NAME.conf
+    /// (/etc/fail2ban), that filter of Fail2ban's.
     /// Of the other lines it says why they are none, with an example of each reason,
     /// and how far the last time stamp is from the clock. Exit code 1 if no line was
     /// a failure (with --json the objects say so).
@@ -194,6 +195,15 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<ExitAnswer> {
     if dir.is_dir() && !is_there("toml") && ["conf", "local"].into_iter().any(is_there) {
         return fail2ban::test(dir, test, &zone, now);
     }
+    if let Some(path) = fail2ban_of(common, test)? {
+        // Standard output is for what its lines tell.
+        eprintln!(
+            "weir: filter {} of Fail2ban's, below {}",
+            escape(&test.name),
+            path.display()
+        );
+        return fail2ban::test(&path, test, &zone, now);
+    }
     if let Some(option) = test.options.first() {
         bail!(
             "--option {option:?}: weir's own filters take no options, and there is no Fail2ban filter {}",
@@ -340,6 +350,29 @@ fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
         object["users"] = json!([user]);
     }
     object
+}
+
+/// Where `[fail2ban]` has its filters, if the one to be tried is one of them: unless the
+/// configuration has a filter of that name itself, or weir brings one that no jail of
+/// Fail2ban's stands in for.
+fn fail2ban_of(common: &Common, test: &Test) -> anyhow::Result<Option<PathBuf>> {
+    let file = &common.config;
+    if file.is_dir() || !file.exists() {
+        return Ok(None);
+    }
+    let config = Config::load(file)?;
+    let Some(found) = config.fail2ban else {
+        return Ok(None);
+    };
+    let is_there = ["conf", "local"].into_iter().any(|suffix| {
+        let file = format!("filter.d/{}.{suffix}", test.name);
+        found.path.join(file).exists()
+    });
+    let is_run = found.jails.iter().any(|jail| jail.filter == test.name);
+    let is_built_in = Definition::builtin(&test.name).is_some();
+    let is_meant = is_run || !is_built_in || !test.options.is_empty();
+    let is_own = config.filters.contains_key(&test.name);
+    Ok((is_there && is_meant && !is_own).then_some(found.path))
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {

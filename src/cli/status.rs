@@ -56,7 +56,11 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         if args.json {
             show::json(jail)?;
         } else {
-            let path = format!("/v1/bans?limit={}&jail={}", jail::MAX_BANS, client::quote(name));
+            let path = format!(
+                "/v1/bans?limit={}&jail={}",
+                jail::MAX_BANS,
+                client::quote(name)
+            );
             let bans = common.client().get(&path)?.ok()?;
             jail::report(jail, &status, &bans)?;
         }

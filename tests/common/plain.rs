@@ -113,6 +113,21 @@ impl Plain {
         )
     }
 
+    /// The same for a verb that reads this text.
+    pub fn ask_with(&self, args: &[&str], input: &str) -> (Option<i32>, String) {
+        let file = self.write("input", input);
+        let mut command = self.command(args);
+        let output = command
+            .stdin(fs::File::open(file).unwrap())
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
     #[track_caller]
     pub fn done(&self, args: &[&str]) -> String {
         let (code, text) = self.ask(args);

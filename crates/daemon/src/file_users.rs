@@ -28,7 +28,9 @@ pub fn other_user_of(file: &Path) -> Option<FileUser> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let other = pids.filter(|pid| *pid != std::process::id());
     let mut users = other.filter(|pid| {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
         descriptors.flatten().any(|entry| is_it(entry.path()))
     });
     let pid = users.next()?;

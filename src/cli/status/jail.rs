@@ -17,7 +17,8 @@ pub fn report(jail: &Value, status: &Value, bans: &Value) -> anyhow::Result<()> 
         counted(number("bans_in_force"), "ban in force", "bans in force"),
         counted(number("tracked"), "address with", "addresses with")
     ))?;
-    let about = |alert: &&Value| is_about(alert["about"].as_str().unwrap_or_default(), &jail["name"]);
+    let about =
+        |alert: &&Value| is_about(alert["about"].as_str().unwrap_or_default(), &jail["name"]);
     for alert in alerts(status).iter().filter(about) {
         let since = show::moment(alert["since"].as_str().unwrap_or_default());
         let rest = format!(" since {since}: {}", text(&alert["message"]));
@@ -41,8 +42,18 @@ pub fn report(jail: &Value, status: &Value, bans: &Value) -> anyhow::Result<()> 
             ),
         ),
         ("lines", format!("{} read", number("lines"))),
-        ("failures", format!("{} found{}", number("findings"), left_out(jail))),
-        ("bans", format!("{} made, {} in force", number("bans"), number("bans_in_force"))),
+        (
+            "failures",
+            format!("{} found{}", number("findings"), left_out(jail)),
+        ),
+        (
+            "bans",
+            format!(
+                "{} made, {} in force",
+                number("bans"),
+                number("bans_in_force")
+            ),
+        ),
     ];
     for (what, says) in rows {
         wrapped(format!("  {what}: {says}"))?;

@@ -399,8 +399,7 @@ impl Program {
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
-            if let (Ok(head), HeadRule::Stamp, None) =
-                (line.syslog_head(), &self.head, &self.json)
+            if let (Ok(head), HeadRule::Stamp, None) = (line.syslog_head(), &self.head, &self.json)
             {
                 let fits = self.fit(head.message, line.is_cut()).is_some();
                 return Miss::head_not_read(head.tag, fits);

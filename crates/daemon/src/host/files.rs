@@ -59,8 +59,9 @@ pub(super) fn has_match(pattern: &str) -> bool {
 pub(super) fn can_read(pattern: &str) -> bool {
     let pattern = pattern.to_owned();
     // Of a file that is not there, too, no name with `[` in it is taken for a pattern.
-    let is_readable =
-        |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+    let is_readable = |path: &Path| {
+        path.is_file() && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()
+    };
     let found = move || {
         is_readable(Path::new(&pattern))
             || glob::glob(&pattern)

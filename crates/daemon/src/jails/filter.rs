@@ -15,7 +15,8 @@ const HEAD: &str = "what stands before each message, such as '\\[<time>\\] <tag>
 const TIME_FORMAT: &str = "the form of <time>, such as \"%d/%b/%Y:%H:%M:%S %z\"";
 const JSON_TIME: &str = "the path of the field with the time, such as \"ts\"";
 const JSON_TIME_FORMAT: &str = "the form of that field, such as \"%d/%b/%Y:%H:%M:%S %z\"";
-const JSON_MESSAGE: &str = "text with paths of fields, such as \"<status> from <request.remote_ip>\"";
+const JSON_MESSAGE: &str =
+    "text with paths of fields, such as \"<status> from <request.remote_ip>\"";
 const JOURNAL_MATCH: &str = "a list of journal fields such as [\"_SYSTEMD_UNIT=shop.service\"]";
 const LABEL: &str = "a label such as \"password\"";
 

@@ -126,9 +126,9 @@ mod tests {
     use jiff::{Timestamp, tz::TimeZone};
 
     use crate::{
+        JsonError,
         date::Clock,
         filter_source::{FilterSource, Pattern},
-        JsonError,
         matching::{Failure, Filter, LogLine, NoFailure},
     };
 

@@ -89,7 +89,11 @@ fn times_have_the_form_that_is_declared_or_a_usual_one() {
         (None, "1795235587", Some("04:33:07")),
         (None, "1795235587500", Some("04:33:07.5")),
         (None, r#""1795235587""#, Some("04:33:07")),
-        (Some("%d/%b/%Y:%T %z"), r#""21/Nov/2026:05:33:07 +0100""#, Some("04:33:07")),
+        (
+            Some("%d/%b/%Y:%T %z"),
+            r#""21/Nov/2026:05:33:07 +0100""#,
+            Some("04:33:07"),
+        ),
         // Not of this form, or with more behind it: it counts as of now.
         (Some("%d/%b/%Y:%T %z"), r#""2026-11-21T04:33:07Z""#, None),
         (Some("%s"), r#""1795235587 x""#, None),
@@ -103,7 +107,11 @@ fn times_have_the_form_that_is_declared_or_a_usual_one() {
             Some(time) => (format!("2026-11-21T{time}Z"), Clock::Stamp),
             None => (NOW.to_owned(), Clock::Now),
         };
-        assert_eq!((found.time.to_string(), found.clock), (time, clock), "{line}");
+        assert_eq!(
+            (found.time.to_string(), found.clock),
+            (time, clock),
+            "{line}"
+        );
         // Of an entry of the journal the source knows.
         let known: Timestamp = "2026-11-21T04:59:00Z".parse().unwrap();
         let entry = Record {
@@ -140,10 +148,7 @@ fn what_is_no_object_is_noticed_and_what_tells_of_something_else_is_not() {
     let state = &mut ProgramState::default();
     let program = caddy();
     let other = r#"{"level":"info","msg":"server running"}"#;
-    assert_eq!(
-        why(&program, other),
-        Miss::NoJsonField("status".to_owned())
-    );
+    assert_eq!(why(&program, other), Miss::NoJsonField("status".to_owned()));
     let plain = "192.0.2.7 - - [21/Nov/2026:04:33:07 +0000] \"GET / HTTP/1.1\" 401 0";
     assert!(matches!(
         why(&program, plain),
@@ -178,10 +183,19 @@ fn a_wrong_definition_is_refused() {
         (json(None, None, "a> <b>"), "'>' without its partner"),
         (json(None, None, "<a> \\"), "'\\\\' without its partner"),
         (json(None, None, "<>"), "\"\" cannot be the path of a field"),
-        (json(Some("a\nb"), None, "<a>"), "\"a\\nb\" cannot be the path"),
+        (
+            json(Some("a\nb"), None, "<a>"),
+            "\"a\\nb\" cannot be the path",
+        ),
         (json(None, Some("%s"), "<a>"), "json.time_format: it is for"),
-        (json(Some("t"), Some("%Q"), "<a>"), "\"%Q\" is no field of a time"),
-        (json(None, None, &"<a>".repeat(700)), "longer than 2000 bytes"),
+        (
+            json(Some("t"), Some("%Q"), "<a>"),
+            "\"%Q\" is no field of a time",
+        ),
+        (
+            json(None, None, &"<a>".repeat(700)),
+            "longer than 2000 bytes",
+        ),
     ] {
         let filter = Definition {
             json: Some(definition.clone()),
