@@ -230,6 +230,10 @@ fn import_says_what_a_jail_loses_and_asks() {
          [recidive]\nenabled = true\nfilter = recidive\nlogpath = {dir}/shop.log\n",
     );
     host.write(
+        "f/action.d/nftables.local",
+        "[Definition]\nactionunban = true\nactionban = nft add <ip>\n            curl <ip>\n",
+    );
+    host.write(
         "f/fail2ban.conf",
         "[Definition]\nlogtarget = {dir}/fail2ban.log[format=x]\n",
     );
@@ -249,6 +253,10 @@ fn import_says_what_a_jail_loses_and_asks() {
         (
             "  not honoured: {dir}/f/jail.local:11: ",
             "filter: it reads Fail2ban's own log",
+        ),
+        (
+            "  not honoured: {dir}/f/action.d/nftables.local:3: ",
+            "actionban: weir bans in place of this firewall, so that this command is not run",
         ),
     ] {
         let jail = host.filled(jail);

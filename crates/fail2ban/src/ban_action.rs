@@ -24,6 +24,8 @@ pub struct JailAction {
     pub origin: Origin,
     /// What becomes of it.
     pub kind: ActionKind,
+    /// The part of it that is not honoured although it bans, with the place where it is said.
+    pub left_out: Option<Error>,
 }
 
 /// What becomes of an action.
@@ -108,6 +110,7 @@ pub(crate) fn read(
         name: named.name.clone(),
         origin: origin.clone(),
         kind,
+        left_out: None,
     };
     if named.name.ends_with(".py") {
         return Ok(action(ActionKind::NotRun(
@@ -198,10 +201,42 @@ pub(crate) fn read(
         );
         return Err(wrong(message));
     };
-    Ok(action(ActionKind::Ban {
+    let left_out = own_command(&definition).or_else(|| {
+        let logs = ["iptables-multiport-log", "firewallcmd-rich-logging"];
+        let message = format!("action {}: weir logs no packets for it", named.name);
+        (logs.contains(&named.name.as_str()))
+            .then(|| Error::new(origin.clone(), ErrorKind::Value, message))
+    });
+    let kind = ActionKind::Ban {
         ports,
         action: does,
-    }))
+    };
+    Ok(JailAction {
+        left_out,
+        ..action(kind)
+    })
+}
+
+/// A command of a firewall's action that an administrator has changed: weir bans in its place,
+/// and runs none of them.
+fn own_command(definition: &Definition) -> Option<Error> {
+    const COMMANDS: [&str; 5] = [
+        "actionban",
+        "actionunban",
+        "actionstart",
+        "actionstop",
+        "actionflush",
+    ];
+    COMMANDS.into_iter().find_map(|key| {
+        let text = definition.get(key).ok()??;
+        let is_own = |origin: &Origin| origin.file.extension().is_some_and(|e| e == "local");
+        let mut lines = text.lines.iter().map(|line| line.place.origin());
+        let origin = lines.find(is_own)?;
+        let message = format!(
+            "{key}: weir bans in place of this firewall, so that this command is not run; what it does besides belongs into an action of its own"
+        );
+        Some(Error::new(origin, ErrorKind::Value, message))
+    })
 }
 
 /// What an action runs that bans in no firewall that weir stands in for. The jail's own

@@ -462,6 +462,7 @@ impl Reader<'_> {
         let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
         let undoes =
             |action: &JailAction| matches!(&action.kind, ActionKind::Run(run) if run.undoes());
+        limits.extend(actions.iter().filter_map(|action| action.left_out.clone()));
         let mut ports = None;
         if !actions.iter().any(bans)
             && let Some(action) = actions.iter().find(|action| undoes(action))
