@@ -435,6 +435,61 @@ fn a_broken_jail_stops_no_other() {
     assert!(host.is_banned("203.0.113.7"));
 }
 
+/// A client chooses when a search is given up: no other expression then reads its text.
+#[test]
+fn a_line_on_which_a_search_is_given_up_bans_nobody() {
+    let mut host = host("[shop]\nenabled = true\nmaxretry = 1\nbantime = 1h\n");
+    let first = r"^ login failed user=\w*(\w*)(\w*)(\w*)-\3\2\1 from <HOST>(?: text .*)?$";
+    let loose = "^ login failed .* from <HOST>$";
+    for (number, keys) in [
+        format!("failregex = {first}\n            {loose}\n"),
+        format!("failregex = {loose}\nignoreregex = {first}\n"),
+        format!("prefregex = {first}\nfailregex = {loose}\n"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        host.write("f/filter.d/shop.conf", &format!("[Definition]\n{keys}"));
+        match number {
+            0 => host.start(),
+            _ => _ = host.done(&["reload"]),
+        }
+        let line = format!(
+            "login failed user={}-{} from 198.51.100.7 text x from 203.0.113.9",
+            "a".repeat(150),
+            "a".repeat(100)
+        );
+        let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
+        let mut file = fs::File::options()
+            .append(true)
+            .open(host.path("shop.log"))
+            .unwrap();
+        let who = format!("203.0.113.2{number}");
+        let good = format!("login failed user=b-b from {who}");
+        writeln!(file, "{now} {line}\n{now} {good}").unwrap();
+        let read = "weir_jail_given_up_lines_total{jail=\"shop\"} ";
+        host.until("the line to be given up", |host| {
+            let metrics = host.done(&["metrics"]);
+            let line = metrics.lines().find(|line| line.starts_with(read));
+            line.is_some_and(|line| line.ends_with(&format!(" {}", number + 1)))
+        });
+        assert!(!host.is_banned("203.0.113.9"), "{keys}");
+    }
+    // A line that was cut is one of those.
+    let long = format!("login failed {} from 203.0.113.9", "x".repeat(9_000));
+    let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
+    let mut file = fs::File::options()
+        .append(true)
+        .open(host.path("shop.log"))
+        .unwrap();
+    writeln!(file, "{now} {long}").unwrap();
+    host.until("the long line to be counted", |host| {
+        host.done(&["metrics"])
+            .contains("weir_jail_given_up_lines_total{jail=\"shop\"} 4")
+    });
+    assert!(host.alerts().contains("jail:shop:given-up"));
+}
+
 /// A search that would take too long is given up, counted and told.
 #[test]
 fn a_line_that_costs_too_much_is_counted_and_an_alert() {

@@ -227,6 +227,39 @@ fn bans_move_from_fail2ban_and_back() {
     }
 }
 
+/// A jail that could not run at the first start has its bans as soon as it can.
+#[test]
+fn bans_of_a_jail_that_cannot_run_yet_are_taken_over_when_it_can() {
+    if !is_there() {
+        return;
+    }
+    let mut host = host();
+    {
+        let server = Fail2ban::start(&host);
+        for (jail, who) in [("shop", "203.0.113.7"), ("other", "203.0.113.8")] {
+            server.client(&["set", jail, "banip", who]);
+            host.until("Fail2ban's ban", |_| server.banned(jail).len() == 1);
+        }
+    }
+    let jails = host.read("f/jail.conf");
+    let broken = jails.replacen("[shop]\n", "[shop]\nmaxretry = none\n", 1);
+    fs::write(host.path("f/jail.conf"), broken).unwrap();
+    host.start();
+    assert!(host.is_banned("203.0.113.8") && !host.is_banned("203.0.113.7"));
+    let alerts = host.alerts();
+    assert!(
+        alerts.contains("because their jails cannot run: shop (1)"),
+        "{alerts}"
+    );
+    host.done(&["unban", "203.0.113.8"]);
+    fs::write(host.path("f/jail.conf"), jails).unwrap();
+    host.done(&["reload"]);
+    host.until("its ban", |host| host.is_banned("203.0.113.7"));
+    assert!(!host.alerts().contains("fail2ban-state"));
+    // What was lifted meanwhile stays lifted.
+    assert!(!host.is_banned("203.0.113.8"));
+}
+
 /// A Fail2ban that runs would not read what is written, and would write over it.
 #[test]
 fn nothing_is_exported_beside_a_running_fail2ban() {
@@ -234,8 +267,8 @@ fn nothing_is_exported_beside_a_running_fail2ban() {
         return;
     }
     let mut host = host();
-    let server = Fail2ban::start(&host);
     host.start();
+    let server = Fail2ban::start(&host);
     let file = host.path("f2b.sqlite3");
     let export = ["export", "fail2ban", file.to_str().unwrap()];
     let (code, said) = host.ask(&export);

@@ -34,8 +34,8 @@ fn recipe() -> (&'static str, &'static str) {
     let block = |language: &str, with: &str| {
         let fence = format!("```{language}\n");
         let blocks = guide.split(fence.as_str()).skip(1);
-        let found = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
-        let found = found.into_iter().find(|block| block.contains(with));
+        let mut found = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
+        let found = found.find(|block| block.contains(with));
         found.unwrap_or_else(|| panic!("no {language} in the guide with {with}"))
     };
     (
@@ -152,7 +152,7 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
                 soon("four failures", || {
                     (weir.why(who)["tracked"][0]["findings"] == 4).then_some(())
                 });
-                assert_eq!(weir.banned(), vec![] as Vec<String>);
+                assert!(weir.banned().is_empty());
             }
         }
         let subject = match family {

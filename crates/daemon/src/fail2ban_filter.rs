@@ -35,14 +35,24 @@ pub struct FilterState {
     given_up: GivenUp,
 }
 
-/// Lines that were not read because searching them would have taken too long, since
-/// somebody asked last.
+/// Lines that were not read because searching them would have taken too long, or because
+/// they were cut, since somebody asked last.
 #[derive(Debug, Clone, Default)]
 pub struct GivenUp {
     /// How many there were, of any length.
     pub lines: u64,
     /// The beginning of the first.
     pub line: Vec<u8>,
+}
+
+impl GivenUp {
+    /// Counts a line that is not read.
+    fn add(&mut self, line: &[u8]) {
+        if self.lines == 0 {
+            self.line = line[..line.len().min(MAX_SHOWN)].to_vec();
+        }
+        self.lines += 1;
+    }
 }
 
 impl FilterState {
@@ -121,6 +131,7 @@ impl Fail2banFilter {
                     self.source.name
                 );
             }
+            state.given_up.add(line.text());
             return None;
         }
         let record = line.record();
@@ -153,14 +164,7 @@ impl Fail2banFilter {
         let given_up = state.state.exhausted();
         let found = self.filter.read(&mut state.state, line, clock);
         if state.state.exhausted() > given_up {
-            let mut end = text.len().min(MAX_SHOWN);
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            if state.given_up.lines == 0 {
-                state.given_up.line = text.as_bytes()[..end].to_vec();
-            }
-            state.given_up.lines += 1;
+            state.given_up.add(text.as_bytes());
         }
         let failure = found.ok()?;
         let offender = offender(&failure)?;

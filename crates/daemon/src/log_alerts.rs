@@ -10,7 +10,7 @@ use std::{
 
 use weir_core::{
     Prefix,
-    detect::{BEHIND_NO_HEAD, HeadlessLine, Notices, Offender},
+    detect::{BEHIND_NO_HEAD, HeadlessLine, MAX_LINE, Notices, Offender},
     policy::format_duration,
 };
 use weir_events::alerts::Alerts;
@@ -133,7 +133,7 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
             String::from_utf8_lossy(&line.text)
         ),
         GIVEN_UP => format!(
-            "{total} lines of its log were not read, because its filter's expressions would take too long on them, such as \"{}\": failures among them are not counted. A client may have written them so; make the failregex narrower, or begin it with ^",
+            "{total} lines of its log were not read, because they have {MAX_LINE} bytes or more, or its filter's expressions would take too long on them, such as \"{}\": failures among them are not counted. A client may have written them so; have the program log less of what clients send, make the failregex narrower, or begin it with ^",
             String::from_utf8_lossy(&line.text)
         ),
         _ => format!(

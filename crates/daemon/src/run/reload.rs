@@ -193,6 +193,8 @@ impl Reloader {
         self.run_sinks();
         self.run_watches();
         self.service.run_actions();
+        // Of a jail that can run now and could not before.
+        self.service.fail2ban_state.take_over_once();
         self.service.forget_counters_of_others();
         self.service.configure_decoy();
         // Lists that are new, or are no more.

@@ -26,8 +26,9 @@ use crate::{
     store::{Change, PORTION, Progress, Store, clock::Now},
 };
 
-/// The mark in the state directory: Fail2ban's bans have been taken over from the file it
-/// names.
+/// The mark in the state directory: Fail2ban's bans have been taken over from the file that
+/// its first line names, but for those of the jails in the further lines, which could not run
+/// then.
 const MARK: &str = "fail2ban-taken-over";
 /// Past bans of an address that are remembered; of more, bans grow no further.
 const MAX_COUNT: u32 = 64;
@@ -70,9 +71,18 @@ impl Fail2banState {
         let Some(path) = &fail2ban.database else {
             return;
         };
-        if mark.exists() {
-            return;
-        }
+        // Only of jails that could not run before, and can now.
+        let waiting = match fs::read_to_string(&mark) {
+            Err(_) => None,
+            Ok(text) => {
+                let waiting: Vec<_> = text.lines().skip(1).map(str::to_owned).collect();
+                let runs = |name: &String| config.jails.iter().any(|jail| jail.name == *name);
+                if !waiting.iter().any(runs) {
+                    return;
+                }
+                Some(waiting)
+            }
+        };
         match fail2ban_state::read(path) {
             // It has never run here.
             Err(StateError::Missing) => {}
@@ -83,24 +93,46 @@ impl Fail2banState {
                 );
                 self.alerts.raise(ABOUT, message);
             }
-            Ok(state) => {
+            Ok(mut state) => {
+                if let Some(waiting) = &waiting {
+                    state.bans.retain(|ban| waiting.contains(&ban.jail));
+                }
                 self.go_on_in_logs(&state);
                 let taken = self.take(state);
                 tracing::info!("from {}: {}", path.display(), in_words(&taken));
-                self.note_that_taken_over(&mark, path);
+                let is_broken = |name: &str| fail2ban.broken.iter().any(|(jail, _)| jail == name);
+                let waits = taken.other_jails.iter().filter(|(jail, _)| is_broken(jail));
+                let waits: Vec<_> = waits.map(|(jail, count)| (jail.as_str(), *count)).collect();
+                self.note_that_taken_over(&mark, path, &waits);
             }
         }
     }
 
     /// Writes the mark that keeps later starts from doing it again: by then Fail2ban's
     /// database is of the past, and a ban in it may have been lifted here.
-    fn note_that_taken_over(&self, mark: &Path, database: &Path) {
+    ///
+    /// `waits`: jails that cannot run, with the bans in force of each.
+    fn note_that_taken_over(&self, mark: &Path, database: &Path, waits: &[(&str, usize)]) {
         let noted = self.store.flush().map_err(|error| error.to_string());
         let noted = noted.and_then(|()| {
-            fs::write(mark, format!("{}\n", database.display())).map_err(|e| e.to_string())
+            let names: String = waits.iter().map(|(jail, _)| format!("{jail}\n")).collect();
+            fs::write(mark, format!("{}\n{names}", database.display())).map_err(|e| e.to_string())
         });
         match noted {
-            Ok(()) => self.alerts.clear(ABOUT),
+            Ok(()) if waits.is_empty() => self.alerts.clear(ABOUT),
+            Ok(()) => {
+                let jails: Vec<_> = waits
+                    .iter()
+                    .map(|(jail, count)| format!("{jail} ({count})"))
+                    .collect();
+                self.alerts.raise(
+                    ABOUT,
+                    format!(
+                        "bans of Fail2ban are not taken over because their jails cannot run: {}; they are once that is mended",
+                        jails.join(", ")
+                    ),
+                );
+            }
             Err(error) => self.alerts.raise(
                 ABOUT,
                 format!(
@@ -145,7 +177,11 @@ impl Fail2banState {
             .map_err(|error| Refusal::Malformed(format!("{}: {error}", path.display())))?;
         let taken = self.take(state);
         if configured.as_ref() == Some(&path) {
-            self.note_that_taken_over(&config.state_dir.join(MARK), &path);
+            let broken = config.fail2ban.iter().flat_map(|f| &f.broken);
+            let waits: Vec<_> = broken
+                .filter_map(|(jail, _)| Some((jail.as_str(), *taken.other_jails.get(jail)?)))
+                .collect();
+            self.note_that_taken_over(&config.state_dir.join(MARK), &path, &waits);
         } else {
             let _ = self.store.flush();
         }
