@@ -160,7 +160,7 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
             _ => format!("{}::/64", who.split_once("::").unwrap().0),
         };
         soon("the ban", || weir.banned().contains(&subject).then_some(()));
-        assert_eq!(weir.banned(), [subject.clone()]);
+        assert_eq!(weir.banned(), std::slice::from_ref(&subject));
         let why = weir.why(who);
         assert_eq!(why["bans"][0]["producer"], "jail:nginx-json", "{why}");
         assert!(!net.connects(who, at(who, WEB)));

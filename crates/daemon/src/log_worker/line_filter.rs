@@ -14,13 +14,11 @@ use crate::{
 /// A compiled filter of either kind.
 #[derive(Clone)]
 pub(super) enum LineFilter {
-    Weir(Program),
+    Weir(Box<Program>),
     Fail2ban(Arc<Fail2banFilter>),
 }
 
 /// What a filter remembers from line to line.
-// One for each filter and thread; weir's own is read with every line and stays in place.
-#[allow(clippy::large_enum_variant)]
 pub(super) enum LineState {
     Weir(Box<ProgramState>),
     Fail2ban(Box<FilterState>),
@@ -33,10 +31,11 @@ impl LineFilter {
             return Ok(Self::Fail2ban(filter.clone()));
         }
         let program = filter(config, &jail.filter)?;
-        Ok(Self::Weir(match jail.journal_match.users().next() {
+        let program = match jail.journal_match.users().next() {
             Some(_) => program.of_named_users(),
             None => program,
-        }))
+        };
+        Ok(Self::Weir(Box::new(program)))
     }
 
     /// The state of a filter before it has read a line.

@@ -1,8 +1,6 @@
 //! Which `failregex` fits a line, what its groups hold, and whether an `ignoreregex` takes it
 //! away again.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::{
