@@ -313,7 +313,7 @@ fn the_status_of_a_jail_is_for_a_person() {
         "  filter: shop",
         "  a ban: at 3 failures in 10m, for 1h, of ports 80/tcp,443/tcp, rejected",
         "  lines: 10 read",
-        "  failures: 8 found; not counted: 2 of addresses that are never banned",
+        "  failures: 10 found; not counted: 2 of addresses that are never banned",
         "  bans: 2 made, 2 in force",
     ] {
         let line = host.filled(line);
@@ -322,7 +322,7 @@ fn the_status_of_a_jail_is_for_a_person() {
     for who in ["203.0.113.7 ", "2001:db8::7 "] {
         let row = said.lines().find(|line| line.starts_with(who));
         assert!(
-            row.is_some_and(|row| row.contains(" until 20") && row.contains("m left)")),
+            row.is_some_and(|row| row.contains(" until 20") && row.contains(" left)")),
             "{said}"
         );
     }

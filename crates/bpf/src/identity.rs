@@ -418,8 +418,8 @@ impl Identity {
         self.put_control(&control)
     }
 
-    /// Looks at a process as it is now; `None`: it is gone, is a thread of the kernel, or changes its
-    /// mappings without a pause.
+    /// Looks at a process as it is now; `None`: it is gone, is a thread of the kernel, or
+    /// changes its mappings without a pause.
     ///
     /// # Errors
     /// The kernel refuses to run the program that asks.

@@ -48,8 +48,8 @@ type Key = (String, BanTarget);
 
 /// The state of an address.
 enum Known {
-    /// It is asked about; bans that wait for the answer or have come into force without
-    /// it, those of one address in one jail.
+    /// The command is asked about the address: the ban that waits for its answer, or has come
+    /// into force without one. A ban is of one address in one jail.
     Asked {
         waits: Option<(Box<Ban>, Instant)>,
         in_force: Option<Box<Ban>>,

@@ -56,7 +56,7 @@ impl BanNotice {
         }
     }
 
-    /// The same ban from now on: with what is left of its time.
+    /// The notice of the same ban from now on, with what is left of its time.
     pub fn from_now(told: &ActionNotice) -> Self {
         Self {
             since: Timestamp::now().max(told.since),
@@ -64,7 +64,7 @@ impl BanNotice {
         }
     }
 
-    /// What is remembered of it.
+    /// The part of the notice that the store remembers.
     pub fn remembered(&self) -> ActionNotice {
         ActionNotice {
             subject: self.subject,

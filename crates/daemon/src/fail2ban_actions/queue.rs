@@ -57,9 +57,9 @@ pub(super) struct BanInForce {
 enum Knows {
     /// The command that tells the action of the ban waits in the queue.
     Queued,
-    /// That command runs.
+    /// The command that tells the action of the ban runs.
     Running,
-    /// That command has failed.
+    /// The command that tells the action of the ban has failed.
     Tried,
     /// The action was told of the ban.
     Told,

@@ -53,7 +53,8 @@ fn of_ban(
             None => "-1".to_owned(),
             Some(until) => {
                 let left: SignedDuration = until.duration_since(told.since);
-                left.as_secs().max(0).to_string()
+                // An end that the kernel's clock says is a little off.
+                ((left.as_millis() + 500).div_euclid(1000)).max(0).to_string()
             }
         },
         Tag::BanCount => ban_count().unwrap_or(1).max(1).to_string(),

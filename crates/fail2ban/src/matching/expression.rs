@@ -1,9 +1,6 @@
 //! One expression of a filter's, and where what its groups hold goes.
 
-use super::{
-    FilterState,
-    groups::{self, Key, Layout, Names, Values},
-};
+use super::groups::{self, Key, Layout, Names, Values};
 use crate::{
     error::{Error, ErrorKind},
     filter_source::Pattern,
@@ -165,7 +162,7 @@ impl Expression {
     }
 
     /// What its groups hold after it has fitted.
-    pub fn fill<'t>(&self, text: &'t str, state: &FilterState, values: &mut Values<'t>) {
-        self.layout.fill(text, &state.scratch.backtrack, values);
+    pub fn fill<'t>(&self, text: &'t str, scratch: &Scratches, values: &mut Values<'t>) {
+        self.layout.fill(text, &scratch.backtrack, values);
     }
 }

@@ -55,7 +55,7 @@ impl Filter {
                 return Err(NoFailure::Prefregex);
             }
             before.resize(self.names.len(), None);
-            prefregex.fill(text, state, &mut before);
+            prefregex.fill(text, &state.scratch, &mut before);
             let part = before[CONTENT].take();
             if let Some(part) = part
                 .as_ref()
@@ -128,7 +128,7 @@ impl Filter {
             lines: 1,
             matched: None,
         };
-        self.failregex[regex].fill(subject, state, &mut fit.values);
+        self.failregex[regex].fill(subject, &state.scratch, &mut fit.values);
         if let Some(window) = window {
             let (begin, end) = state.scratch.span();
             let span = Span {

@@ -144,7 +144,7 @@ impl Filter {
                 return trial;
             }
             before.resize(self.names.len(), None);
-            prefregex.fill(&rest, state, &mut before);
+            prefregex.fill(&rest, &state.scratch, &mut before);
             trial.prefix = Some(self.groups(prefregex.group_names(), &before));
             let part = before[CONTENT].take();
             let part = part.as_ref().map(Value::as_str).unwrap_or_default();
