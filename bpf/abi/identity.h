@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 1
+#define IDENT_ABI 2
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -17,6 +17,9 @@
 #define IDENT_HOLDERS 4
 /* Identities with rules of their own; number 0 is nobody's. */
 #define IDENT_IDENTITIES 8192
+/* Executable files of which rules are known to be met, or not, whatever else a program
+ * has mapped. */
+#define IDENT_EXECUTABLES 4096
 /* Sets of mapped objects, address spaces and datagram flows that are remembered: the
  * least recently used one goes, and is looked up anew. */
 #define IDENT_SETS   32768
@@ -130,10 +133,19 @@ struct ident_program {
 	__u32 pad;
 };
 
+/* What an executable file alone tells of a program that runs it, while the rest is not
+ * known: some rules are about it for certain, some may be, all others are not. */
+struct ident_executable {
+	__u64 meets[2][IDENT_RULE_WORDS]; /* of each policy */
+	__u64 may[2][IDENT_RULE_WORDS];	  /* `meets` and those that may be about it */
+	__u32 revision[2];
+};
+
 /* An address space, by its mm. */
 struct ident_space {
 	__u64 set[2];
-	__u32 sequence; /* mm_lock_seq when it was walked */
+	__u64 executable; /* the key of its executable file; 0: it has none */
+	__u32 sequence;	  /* mm_lock_seq when it was walked */
 	__u32 flags;
 };
 
@@ -154,6 +166,7 @@ struct ident_socket {
 	__u64 netns;
 	struct ident_key pending;
 	__u64 pending_space;
+	__u64 pending_executable;
 	struct ident_holder holders[IDENT_HOLDERS];
 	__u32 sequence;
 	__u32 uid;
@@ -216,6 +229,8 @@ struct ident_event {
 	__u8 direction;
 	__u32 policy; /* the lowest bit of the epoch */
 	__u32 pad;
+	__u64 executable; /* of who is not known; 0: nobody, or nobody can tell */
+	__u8 comm[16];	  /* that process's own name, if it runs; its own word */
 };
 
 /* What is asked about one process. */
@@ -228,6 +243,14 @@ struct ident_question {
 	__u32 uid;
 	__u64 cgroup;
 	__u64 nanoseconds; /* that the walk took */
+	__u64 executable;
+};
+
+/* What is asked about a file that the asking process has open. */
+struct ident_file {
+	__u32 fd;
+	__u32 found;	  /* 1: it is open */
+	__u64 executable; /* the key of a program that runs it */
 };
 
 struct ident_hits {
@@ -256,9 +279,10 @@ _Static_assert(sizeof(struct ident_policy) == 144, "abi");
 _Static_assert(sizeof(struct ident_control) == 336, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
-_Static_assert(sizeof(struct ident_socket) == 168, "abi");
+_Static_assert(sizeof(struct ident_executable) == 520, "abi");
+_Static_assert(sizeof(struct ident_socket) == 176, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
-_Static_assert(sizeof(struct ident_event) == 120, "abi");
+_Static_assert(sizeof(struct ident_event) == 144, "abi");
 
 #endif

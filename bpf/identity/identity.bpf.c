@@ -17,6 +17,7 @@
 /* These give the skeleton what is in no map, or in one without types. */
 struct ident_event ident_event_layout;
 struct ident_question ident_question_layout;
+struct ident_file ident_file_layout;
 
 #define AF_INET	    2
 #define AF_INET6    10
@@ -85,7 +86,7 @@ int weir_app_create(struct bpf_sock *ctx)
 		return 1;
 	socket->raw = 1;
 	about.direction = IDENT_OUT;
-	found = decide(socket, &about, control);
+	found = decide(socket, &about, control, 0);
 	if (is_pass(found & 0xff))
 		return 1;
 	count(IDENT_C_SOCKETS);
@@ -120,7 +121,7 @@ static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
 	}
 	about.port = bpf_ntohs(ctx->user_port);
 	about.has_port = 1;
-	found = decide(socket, &about, control);
+	found = decide(socket, &about, control, 0);
 	socket->direction = IDENT_OUT;
 	socket->verdict = found & 0xff;
 	socket->rule = found >> 8;
@@ -211,26 +212,29 @@ static __noinline int judge_tcp(struct __sk_buff *skb, struct ident_socket *sock
 				const struct ident_control *control, int out, int listens)
 {
 	struct ident_case about = {.protocol = IDENT_TCP};
-	__u32 found, epoch = control->epoch;
+	__u32 found, before = 0, epoch = control->epoch;
 	__u16 own = 0;
 
-	if (!listens && socket->epoch == epoch && is_pass(socket->verdict))
-		return 1;
 	/* Of who asks to connect it was decided when it came in. */
 	if (listens && out)
 		return 1;
-	if (!listens && socket->epoch == epoch &&
-	    !(socket->flags & IDENT_S_PENDING && socket->verdict == IDENT_PENDING)) {
+	/* What was decided about an unknown one holds until it is known who that is. */
+	if (socket->epoch == epoch)
+		before = socket->verdict | socket->rule << 8;
+	if (!resolve(socket, control))
+		before = 0;
+	if (!listens && socket->epoch == epoch) {
+		if (is_pass(socket->verdict))
+			return 1;
 		found = socket->verdict | socket->rule << 8;
 		return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
 	}
-	resolve(socket, control);
 	if (read_peer(skb, &about, out, &own))
 		return deny(control, IDENT_DROP | IDENT_BY_DEFAULT << 8, IDENT_C_OUT);
 	about.direction = listens ? IDENT_IN : socket->direction;
 	if (about.direction == IDENT_IN)
 		about.port = own;
-	found = decide(socket, &about, control);
+	found = decide(socket, &about, control, before);
 	if (!listens) {
 		socket->verdict = found & 0xff;
 		socket->rule = found >> 8;
@@ -250,12 +254,14 @@ static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket 
 	struct ident_case about = {.protocol = protocol};
 	struct ident_flow_key key = {};
 	struct ident_flow fresh = {}, *flow;
-	__u32 found, epoch = control->epoch;
+	__u32 found, changes, before = 0, epoch = control->epoch;
+	int is_resolved;
 	__u16 own = 0;
 
 	if (read_peer(skb, &about, out, &own))
 		return deny(control, IDENT_DROP | IDENT_BY_DEFAULT << 8, IDENT_C_OUT);
-	resolve(socket, control);
+	changes = socket->changes;
+	is_resolved = resolve(socket, control);
 	key.cookie = bpf_get_socket_cookie(skb);
 	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
 	key.port = about.port | (__u32)own << 16;
@@ -267,13 +273,15 @@ static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket 
 		return deny(control, flow->verdict | flow->rule << 8,
 			    out ? IDENT_C_OUT : IDENT_C_IN);
 	}
+	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
+		before = flow->verdict | flow->rule << 8;
 	about.direction = out ? IDENT_OUT : IDENT_IN;
 	if (flow && is_pass(flow->verdict))
 		about.direction = flow->direction;
 	if (about.direction == IDENT_IN)
 		about.port = own;
 	about.has_port &= protocol == IDENT_UDP;
-	found = decide(socket, &about, control);
+	found = decide(socket, &about, control, before);
 	fresh.epoch = epoch;
 	fresh.changes = socket->changes;
 	fresh.verdict = found & 0xff;
@@ -418,6 +426,7 @@ int weir_app_question(struct ident_question *question)
 			question->key.set[0] = space.set[0];
 			question->key.set[1] = space.set[1];
 			question->key.flags = space.flags;
+			question->executable = space.executable;
 			question->uid = uid_of(task);
 			question->cgroup = cgroup_of(task);
 			question->key.uid = flags & IDENT_BY_UID ? question->uid : 0;
@@ -428,6 +437,32 @@ int weir_app_question(struct ident_question *question)
 		}
 	}
 	bpf_task_release(task);
+	return 0;
+}
+
+/* By what key will a program be known that runs this file? */
+SEC("syscall")
+int weir_app_file(struct ident_file *question)
+{
+	struct ident_control *control = control_get();
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct file **files, *file = NULL;
+	struct fdtable *table;
+	struct inode *inode;
+
+	question->found = 0;
+	if (!control)
+		return 0;
+	table = BPF_CORE_READ(task, files, fdt);
+	if (!table || question->fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	files = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), files + question->fd);
+	inode = BPF_CORE_READ(file, f_inode);
+	if (!inode)
+		return 0;
+	question->executable = executable_key(control, inode);
+	question->found = 1;
 	return 0;
 }
 

@@ -4,7 +4,9 @@
  *
  * While one of them is not known, a rule that is about some programs may or may not hold:
  * then what the policy says of unknown programs decides. Rules that are about all
- * programs, and before which no such rule stands, decide for everybody. */
+ * programs, and before which no such rule stands, decide for everybody. Of one whose
+ * executable file is known those rules decide that ask for nothing else, and rules about
+ * other executables are passed over. */
 #ifndef WEIR_IDENTITY_JUDGE_H
 #define WEIR_IDENTITY_JUDGE_H
 
@@ -13,6 +15,7 @@
 /* What is to be decided. */
 struct ident_case {
 	__u64 netns;
+	__u64 executable; /* of one more who is not known but for that; 0: no such one */
 	__u8 peer[16];
 	__u32 handles[IDENT_HOLDERS];
 	__u32 unknown; /* 1: and somebody who is not known */
@@ -29,6 +32,7 @@ struct ident_search {
 	struct ident_network network;
 	const struct ident_case *about;
 	const struct ident_policy *policy;
+	const struct ident_executable *executable;
 	__u32 word;
 	__u32 second; /* 1: of the policy of odd epochs */
 	__u32 unknown;
@@ -136,6 +140,31 @@ static __always_inline int is_about_known(const struct ident_search *search, __u
 	return 0;
 }
 
+static __always_inline int meets_by_executable(const struct ident_search *search,
+					       __u32 bit)
+{
+	const struct ident_executable *executable = search->executable;
+	__u32 word = search->word & (IDENT_RULE_WORDS - 1);
+
+	if (!executable)
+		return 0;
+	return (search->second ? executable->meets[1][word]
+			       : executable->meets[0][word]) >>
+		       bit &
+	       1;
+}
+
+/* Does the rule, which is about some programs, hold for certain? */
+static __always_inline int is_certain(const struct ident_search *search,
+				      const struct ident_rule *rule, __u32 bit)
+{
+	if (!search->unknown && !search->executable)
+		return 1;
+	if (rule->verdict != IDENT_ALLOW)
+		return is_about_known(search, bit) || meets_by_executable(search, bit);
+	return !search->unknown && meets_by_executable(search, bit);
+}
+
 static long try_rule(__u32 bit, struct ident_search *search)
 {
 	__u32 number = search->word << 6 | (bit & 63), key;
@@ -150,8 +179,7 @@ static long try_rule(__u32 bit, struct ident_search *search)
 	rule = bpf_map_lookup_elem(&ident_rules, &key);
 	if (!rule || !is_where(search, rule))
 		return 0;
-	if (search->unknown && rule->has_who &&
-	    !(rule->verdict != IDENT_ALLOW && is_about_known(search, bit)))
+	if (rule->has_who && !is_certain(search, rule, bit))
 		search->found = search->policy->unknown | IDENT_BY_UNKNOWN << 8;
 	else
 		search->found = rule->verdict | number << 8;
@@ -176,6 +204,15 @@ static long try_word(__u32 word, struct ident_search *search)
 		bits = bits_of(search, program, word);
 		any |= bits;
 		all &= bits;
+	}
+	if (search->executable) {
+		const struct ident_executable *executable = search->executable;
+		__u32 of = word & (IDENT_RULE_WORDS - 1);
+		__u64 may =
+			search->second ? executable->may[1][of] : executable->may[0][of];
+
+		any |= may;
+		all &= may;
 	}
 	/* Who is not known may meet any rule, or none. */
 	if (search->unknown)
@@ -204,11 +241,22 @@ __noinline int ident_judge(const struct ident_case *about)
 	for (i = 0; i < IDENT_HOLDERS; i++)
 		if (about->handles[i] && !program_of(&search, about->handles[i]))
 			search.unknown = 1;
+	if (about->executable) {
+		const struct ident_executable *executable =
+			bpf_map_lookup_elem(&ident_executables, &about->executable);
+
+		if (executable &&
+		    (search.second ? executable->revision[1] : executable->revision[0]) ==
+			    search.policy->generation)
+			search.executable = executable;
+		else
+			search.unknown = 1;
+	}
 	__builtin_memcpy(search.network.addr, about->peer, sizeof(search.network.addr));
 	bpf_loop(IDENT_RULE_WORDS, try_word, &search, 0);
 	if (!search.found)
 		search.found = search.policy->verdict | IDENT_BY_DEFAULT << 8;
-	if (search.unknown)
+	if (search.unknown || search.found >> 8 == IDENT_BY_UNKNOWN)
 		count(IDENT_C_UNKNOWN);
 	count(IDENT_C_JUDGED);
 	return search.found;

@@ -67,12 +67,23 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
 	struct mm_struct *mm;
+	struct files_struct *files;
 	int tgid;
 	const struct cred *cred;
 	struct css_set *cgroups;
 	struct nsproxy *nsproxy;
+	char comm[16];
 };
 
 struct ns_common {

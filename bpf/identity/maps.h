@@ -45,6 +45,15 @@ struct {
 	__type(value, struct ident_program);
 } ident_programs SEC(".maps");
 
+/* By the key of the file. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, IDENT_EXECUTABLES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct ident_executable);
+} ident_executables SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, IDENT_SETS);

@@ -13,6 +13,7 @@ static __always_inline void tell(const struct ident_socket *socket,
 				 const struct ident_key *key)
 {
 	struct ident_event *event = bpf_ringbuf_reserve(&ident_events, sizeof(*event), 0);
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct ident_control *control = control_get();
 	int i;
 
@@ -30,6 +31,11 @@ static __always_inline void tell(const struct ident_socket *socket,
 	event->tgid = socket->tgid;
 	event->uid = socket->uid;
 	event->kind = kind;
+	if (socket->flags & IDENT_S_PENDING)
+		event->executable = socket->pending_executable;
+	/* Packets also leave, and come in, while somebody else runs. */
+	if (task->tgid == socket->tgid)
+		bpf_probe_read_kernel_str(event->comm, sizeof(event->comm), task->comm);
 	event->policy = control ? control->epoch & 1 : 0;
 	for (i = 0; i < IDENT_HOLDERS; i++)
 		event->handles[i] = socket->holders[i].handle;
@@ -104,7 +110,7 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 				   const struct ident_control *control)
 {
 	struct mm_struct *mm = task->mm;
-	__u64 cgroup = 0;
+	__u64 cgroup = 0, executable;
 	struct ident_key key;
 	__u32 sequence, uid = 0, flags, handle;
 
@@ -126,13 +132,15 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	socket->tgid = task->tgid;
 	socket->uid = uid_of(task);
 	socket->cgroup = cgroup_of(task);
-	if (key_of(task, mm, control, &key, sequence)) {
+	if (key_of(task, mm, control, &key, &executable, sequence)) {
 		/* Who changes his mappings at every moment cannot be told: he is
 		 * unknown until he sends again. */
 		socket->space = 0;
 		socket->flags |= IDENT_S_PENDING;
 		__builtin_memset(&socket->pending, 0, sizeof(socket->pending));
+		socket->pending_executable = 0;
 		socket->epoch = 0;
+		socket->changes++;
 		return;
 	}
 	handle = handle_of(control, &key);
@@ -149,7 +157,9 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		socket->flags |= IDENT_S_PENDING;
 		socket->pending = key;
 		socket->pending_space = (__u64)mm;
+		socket->pending_executable = executable;
 		socket->epoch = 0;
+		socket->changes++;
 		ask(socket, &key);
 	}
 	socket->sequence = sequence;
@@ -157,38 +167,50 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	socket->space = (__u64)mm;
 }
 
-/* Has somebody said meanwhile who the unknown one is? */
-static __always_inline void resolve(struct ident_socket *socket,
-				    const struct ident_control *control)
+/* Has somebody said meanwhile who the unknown one is? 1: yes. */
+static __always_inline int resolve(struct ident_socket *socket,
+				   const struct ident_control *control)
 {
 	__u32 handle;
 
 	if (!(socket->flags & IDENT_S_PENDING))
-		return;
+		return 0;
 	handle = handle_of(control, &socket->pending);
 	if (handle) {
 		socket->flags &= ~IDENT_S_PENDING;
 		socket->epoch = 0;
+		socket->changes++;
 		add_holder(socket, socket->pending_space, handle);
-	} else if (socket->pending.set[0]) {
-		ask(socket, &socket->pending);
+		return 1;
 	}
+	if (socket->pending.set[0])
+		ask(socket, &socket->pending);
+	return 0;
 }
 
-/* verdict | rule << 8 for this peer, counted and told. */
+/* verdict | rule << 8 for this peer, counted and told. `before`: the same of what was
+ * decided while one holder was not known yet, which is not told twice; else 0. */
 static __always_inline __u32 decide(struct ident_socket *socket, struct ident_case *about,
-				    const struct ident_control *control)
+				    const struct ident_control *control, __u32 before)
 {
 	struct ident_hits *hits;
 	__u32 found, verdict;
 	int i;
 
 	about->netns = socket->netns;
-	about->unknown = (socket->flags & (IDENT_S_PENDING | IDENT_S_LOST)) != 0;
+	about->unknown = (socket->flags & IDENT_S_LOST) != 0;
+	about->executable = 0;
+	if (socket->flags & IDENT_S_PENDING) {
+		about->executable = socket->pending_executable;
+		if (!about->executable)
+			about->unknown = 1;
+	}
 	for (i = 0; i < IDENT_HOLDERS; i++)
 		about->handles[i] = socket->holders[i].handle;
 	found = ident_judge(about);
 	verdict = found & 0xff;
+	if (found == before)
+		return found;
 	hits = hits_of(found >> 8, control->epoch);
 	if (hits)
 		__sync_fetch_and_add(&hits->judged, 1);

@@ -32,6 +32,14 @@ static __always_inline __u64 object_hash(const struct ident_control *control,
 	return mix(hash ^ (__u64)BPF_CORE_READ(inode, i_ctime_sec) << 30 ^ nanoseconds);
 }
 
+/* The key of an executable file: by another one than the same file has where it is
+ * mapped, as a library may be an executable too. */
+static __always_inline __u64 executable_key(const struct ident_control *control,
+					    struct inode *inode)
+{
+	return mix(object_hash(control, inode) ^ control->secret[3]);
+}
+
 /* 0: `space` is what this process has mapped now. Else somebody changes it. */
 static __noinline int walk_once(struct task_struct *task,
 				const struct ident_control *control,
@@ -71,8 +79,10 @@ static __noinline int walk_once(struct task_struct *task,
 	if (failed)
 		return failed;
 	exe = BPF_CORE_READ(mm, exe_file, f_inode);
+	space->executable = 0;
 	if (exe) {
-		last = mix(object_hash(control, exe) ^ control->secret[3]);
+		last = executable_key(control, exe);
+		space->executable = last;
 		a += last;
 		b += mix(last);
 	}
@@ -130,10 +140,11 @@ policy_of(const struct ident_control *control)
 }
 
 /* Who this process is in terms of the rules in force; its mappings are walked if they
- * have changed. 0: `key` is right. */
+ * have changed. 0: `key` and `executable` are right. */
 static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm,
 				  const struct ident_control *control,
-				  struct ident_key *key, __u32 sequence)
+				  struct ident_key *key, __u64 *executable,
+				  __u32 sequence)
 {
 	__u32 flags = policy_of(control)->flags;
 	struct ident_space space = {}, *known;
@@ -147,6 +158,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 		key->set[0] = known->set[0];
 		key->set[1] = known->set[1];
 		key->flags = known->flags;
+		*executable = known->executable;
 		return 0;
 	}
 	/* The sequence is of before the walk: who changes something meanwhile makes
@@ -154,6 +166,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	if (walk(task, control, &space)) {
 		key->set[0] = key->set[1] = 0;
 		key->flags = 0;
+		*executable = 0;
 		return -1;
 	}
 	space.sequence = sequence;
@@ -161,6 +174,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	key->set[0] = space.set[0];
 	key->set[1] = space.set[1];
 	key->flags = space.flags;
+	*executable = space.executable;
 	return 0;
 }
 

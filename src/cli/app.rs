@@ -21,6 +21,10 @@ pub enum Verb {
         /// List the programs that are known instead, and the rules about each
         #[arg(long)]
         programs: bool,
+        /// List instead programs that ended before it was known who they were: what the
+        /// kernel told of them
+        #[arg(long, conflicts_with = "programs")]
+        short_lived: bool,
         /// Print them as JSON
         #[arg(long)]
         json: bool,
@@ -75,13 +79,16 @@ fn array(value: &Value) -> &[Value] {
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
         Verb::List {
+            short_lived: true,
+            json,
+            ..
+        } => short_lived(common, *json),
+        Verb::List {
             programs: false,
             json,
+            ..
         } => rules(common, *json, None),
-        Verb::List {
-            programs: true,
-            json,
-        } => programs(common, *json),
+        Verb::List { json, .. } => programs(common, *json),
         Verb::Top { count, json } => rules(common, *json, Some(*count)),
         Verb::Learn(verb) => learn::run(common, verb),
         Verb::Review(args) => review::run(common, args),
@@ -168,6 +175,29 @@ fn programs(common: &Common, is_json: bool) -> anyhow::Result<ExitAnswer> {
     Ok(ExitAnswer::Done)
 }
 
+fn short_lived(common: &Common, is_json: bool) -> anyhow::Result<ExitAnswer> {
+    let answer = common.client().get("/v1/app/short-lived")?.ok()?;
+    let programs = array(&answer["short_lived"]);
+    if is_json {
+        show::json(&answer["short_lived"])?;
+        return Ok(ExitAnswer::Done);
+    }
+    let rows: Vec<_> = programs
+        .iter()
+        .map(|program| {
+            vec![
+                digest(&program["path"]),
+                show::text(&program["comm"]),
+                program["uid"].to_string(),
+                program["count"].to_string(),
+                show::text(&program["last"]),
+            ]
+        })
+        .collect();
+    show::table(&["PROGRAM", "CALLS ITSELF", "UID", "TIMES", "LAST"], &rows)?;
+    Ok(ExitAnswer::Done)
+}
+
 fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
     let why = common.client().get(&format!("/v1/app/why/{pid}"))?.ok()?;
     let met = array(&why["rules"])
@@ -199,6 +229,16 @@ fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
     }
     if why["is_judged"] != true {
         show::line("  is not in the control group of [app]: it may talk to everybody")?;
+    }
+    if why["is_known"] != true {
+        show::line("  has not been asked about by the kernel since it became what it is")?;
+    }
+    match why["sockets"].as_u64() {
+        Some(0) => show::line(
+            "  has no socket of IPv4 or IPv6 that is bound or connected: rules are asked when it connects, sends or listens",
+        )?,
+        Some(count) => show::line(format!("  sockets of IPv4 and IPv6: {count}"))?,
+        None => (),
     }
     for rule in &met {
         show::line(format!(

@@ -6,6 +6,7 @@ use weir_daemon::{
     access::lists,
     balance::{self, config::Emergency},
     config::Config,
+    identity::{AppConfig, Verdict},
     jails, watch,
 };
 use weir_enforce::BackendChoice;
@@ -71,6 +72,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
                 pools.map(|pool| pool.name.as_str()).collect()
             }),
             "vrrp": names(|c| c.routers.iter().map(|r| r.name.as_str()).collect()),
+            "app": config.as_ref().and_then(|c| Some(app_json(c.app.as_ref()?))),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
                 decoy.flat_map(|d| &d.typed).map(String::as_str).collect()
@@ -166,6 +168,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
         )
     });
     lines.push(("virtual routers", routers.collect()));
+    if let Some(app) = &config.app {
+        lines.push(("programs", rules_about_programs(app)));
+    }
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
     lines.push(("sinks", sinks.collect()));
@@ -175,6 +180,40 @@ fn summary(config: &Config) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// `[app]` in parts of a line: how many rules say what, and what holds where none does.
+fn rules_about_programs(app: &AppConfig) -> Vec<String> {
+    let mut parts = vec![match app.rules.len() {
+        1 => "1 rule".to_owned(),
+        rules => format!("{rules} rules"),
+    }];
+    for (word, verdict) in Verdict::ALL {
+        let rules = app.rules.iter().filter(|rule| rule.verdict == verdict);
+        match rules.count() {
+            0 => (),
+            count => parts.push(format!("{count} {word}")),
+        }
+    }
+    parts.push(format!("default {}", app.default.name()));
+    parts.push(format!("unknown programs {}", app.unknown.name()));
+    let cgroup = app.cgroup.as_ref();
+    parts.push(match cgroup {
+        Some(cgroup) => format!("in {}", cgroup.display()),
+        None => "every process".to_owned(),
+    });
+    parts
+}
+
+fn app_json(app: &AppConfig) -> serde_json::Value {
+    let rules = app.rules.iter();
+    let rules = rules.map(|rule| json!({ "name": &*rule.name, "verdict": rule.verdict.name() }));
+    json!({
+        "default": app.default.name(),
+        "unknown": app.unknown.name(),
+        "cgroup": app.cgroup.as_ref().map(|path| path.display().to_string()),
+        "rules": rules.collect::<Vec<_>>(),
+    })
 }
 
 /// A pool in one line: where its clients connect, and who answers them.

@@ -86,7 +86,7 @@ impl Enforced {
             let others: RuleBits = (0..size.rules.saturating_sub(1)).collect();
             known.push((Handle::new(number, 1), others));
         }
-        identity.put_policy(&policy(size), &known)?;
+        identity.put_policy(&policy(size), &known, &[])?;
         for (handle, _) in &known[1..] {
             let key = Key {
                 set: [u64::from(handle.number()), 1],

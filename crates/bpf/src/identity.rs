@@ -7,14 +7,14 @@ mod events;
 mod policy;
 mod programs;
 
-pub use events::{IdentityEvent, IdentityEventKind, IdentityEvents};
+pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
 pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
 
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -25,8 +25,8 @@ use crate::{
     error::{Context, Error, Result},
     prog_test_run,
     skeleton::identity::types::{
-        ident_control, ident_hits, ident_key, ident_known, ident_network, ident_policy,
-        ident_program, ident_question, ident_rule,
+        ident_control, ident_executable, ident_file, ident_hits, ident_key, ident_known,
+        ident_network, ident_policy, ident_program, ident_question, ident_rule,
     },
 };
 
@@ -36,6 +36,8 @@ pub const MAX_RULES: usize = abi::IDENT_RULES as usize;
 pub const MAX_PORTS: usize = abi::IDENT_PORTS as usize;
 /// Identities that have rules of their own at a time; number 0 is nobody's.
 pub const MAX_IDENTITIES: usize = abi::IDENT_IDENTITIES as usize - 1;
+/// Executable files of which it is known which rules they meet.
+pub const MAX_EXECUTABLES: usize = abi::IDENT_EXECUTABLES as usize;
 /// Networks of all rules of one configuration: the next one is written beside the last.
 pub const MAX_NETWORKS: usize = abi::IDENT_NETWORKS as usize / 2;
 
@@ -95,12 +97,39 @@ impl Key {
     }
 }
 
+/// An executable file as the kernel knows it: the key of every program that runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Executable(u64);
+
+impl Executable {
+    fn of(raw: u64) -> Option<Self> {
+        (raw != 0).then_some(Self(raw))
+    }
+
+    /// A key that no file has, for tests of who keeps keys.
+    #[doc(hidden)]
+    pub fn for_test(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// What an executable file alone tells of a program that runs it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutableBits {
+    /// Rules that are about the program for certain.
+    pub meets: RuleBits,
+    /// Those, and rules that may be about it; all others are not.
+    pub may: RuleBits,
+}
+
 /// A process at one moment. Two answers with the same sequence and address space are of
 /// the same mappings, with nothing else between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The program that it runs.
     pub key: Key,
+    /// The executable file of the process; `None`: it has none.
+    pub executable: Option<Executable>,
     /// The address space, by the kernel's own address of it.
     pub space: u64,
     /// Moves whenever its mappings may change.
@@ -223,11 +252,13 @@ pub struct Identity {
     networks: MapHandle,
     programs: MapHandle,
     sets: MapHandle,
+    executables: MapHandle,
     events: MapHandle,
     counters: MapHandle,
     hits: MapHandle,
     adopt: OwnedFd,
     question: OwnedFd,
+    file: OwnedFd,
 }
 
 impl Identity {
@@ -244,14 +275,19 @@ impl Identity {
             .context(|| "write what holds for programs".into())
     }
 
-    /// Puts a policy into force, in one step, with the identities that are known: whoever
-    /// is not among them is unknown from then on. Each socket is judged anew when it is
-    /// used next.
+    /// Puts a policy into force, in one step, with the identities and executable files that
+    /// are known: whoever is not among them is unknown from then on. Each socket is judged
+    /// anew when it is used next.
     ///
     /// # Errors
     /// There are too many rules or networks, or the kernel refuses some: then the policy
     /// before stays.
-    pub fn put_policy(&self, policy: &Policy, known: &[(Handle, RuleBits)]) -> Result<()> {
+    pub fn put_policy(
+        &self,
+        policy: &Policy,
+        known: &[(Handle, RuleBits)],
+        executables: &[(Executable, ExecutableBits)],
+    ) -> Result<()> {
         policy.check()?;
         let mut control = self.control()?;
         let epoch = control.epoch.wrapping_add(1).max(2);
@@ -302,9 +338,26 @@ impl Identity {
             program.generation[bank] = generation;
             self.put_program(handle.number(), &program)?;
         }
+        let wanted: BTreeSet<u64> = executables.iter().map(|(key, _)| key.0).collect();
+        let is_over = |key: &Vec<u8>| value_of(key).is_some_and(|key: u64| !wanted.contains(&key));
+        let over: Vec<_> = self.executables.keys().filter(is_over).collect();
+        let forget_over = || {
+            for key in &over {
+                // It may be gone.
+                let _ = self.executables.delete(key);
+            }
+        };
+        // Those of an earlier daemon make room; who runs one of them is unknown meanwhile.
+        if over.len() + wanted.len() > MAX_EXECUTABLES {
+            forget_over();
+        }
+        for (key, bits) in executables {
+            self.write_executable(*key, bits, bank, generation)?;
+        }
         control.policies[bank] = raw;
         control.epoch = epoch;
         self.put_control(&control)?;
+        forget_over();
         self.forget_networks_but(generation)
     }
 
@@ -375,6 +428,56 @@ impl Identity {
         self.put_program(handle.number(), &program)
     }
 
+    fn write_executable(
+        &self,
+        key: Executable,
+        bits: &ExecutableBits,
+        bank: usize,
+        revision: u32,
+    ) -> Result<()> {
+        let what = || "write what is known of an executable file".to_owned();
+        let key = key.0.to_ne_bytes();
+        let known = self.executables.lookup(&key, MapFlags::ANY).context(what)?;
+        let known = known.as_deref().and_then(value_of);
+        let mut known: ident_executable = known.unwrap_or_default();
+        known.meets[bank] = bits.meets.0;
+        known.may[bank] = bits.may.0;
+        known.revision[bank] = revision;
+        self.executables
+            .update(&key, bytes_of(&known), MapFlags::ANY)
+            .context(what)
+    }
+
+    /// Says what an executable file tells of whoever runs it, for the policy in force.
+    ///
+    /// # Errors
+    /// There are [`MAX_EXECUTABLES`] already, or the kernel refuses it.
+    pub fn put_executable(&self, key: Executable, bits: &ExecutableBits) -> Result<()> {
+        let control = self.control()?;
+        let bank = (control.epoch & 1) as usize;
+        self.write_executable(key, bits, bank, control.policies[bank].generation)
+    }
+
+    /// Takes back what was said of an executable file. What was decided by it stays until
+    /// [`Self::judge_anew`].
+    pub fn forget_executable(&self, key: Executable) {
+        // It may never have been there.
+        let _ = self.executables.delete(&key.0.to_ne_bytes());
+    }
+
+    /// The key of whoever will run a file that this process has open; `None`: it is closed.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program that asks.
+    pub fn executable_of(&self, file: BorrowedFd<'_>) -> Result<Option<Executable>> {
+        let mut question = ident_file {
+            fd: file.as_raw_fd() as u32,
+            ..ident_file::default()
+        };
+        prog_test_run::syscall(self.file.as_fd(), &mut question)?;
+        Ok((question.found == 1).then_some(Executable(question.executable)))
+    }
+
     /// Makes nobody the identity with that handle; sockets that it holds are judged anew.
     pub fn forget_identity(&self, handle: Handle) -> Result<()> {
         self.put_program(handle.number(), &ident_program::default())?;
@@ -431,6 +534,7 @@ impl Identity {
         prog_test_run::syscall(self.question.as_fd(), &mut question)?;
         Ok((question.found == 1).then(|| Seen {
             key: Key::of(&question.key),
+            executable: Executable::of(question.executable),
             space: question.space,
             sequence: question.sequence,
             uid: question.uid,
@@ -519,4 +623,5 @@ const _: () = {
     assert!(size_of::<ident_rule>() == 56);
     assert!(size_of::<ident_program>() == 272);
     assert!(size_of::<ident_control>() == 336);
+    assert!(size_of::<ident_executable>() == 520);
 };

@@ -6,18 +6,22 @@
 //! Without a daemon everything stays as it is: programs that are known have their rules,
 //! and others have the fate that `unknown` says.
 
+mod executables;
 mod facts;
 mod learning;
 mod names;
+mod never_runs;
 mod objects;
 mod process;
 mod programs;
 mod replaced;
 mod review;
+mod short_lived;
 mod signers;
 mod state;
 mod status;
 mod told;
+mod why;
 
 use std::{
     collections::BTreeMap,
@@ -39,10 +43,7 @@ use weir_bpf::{
 };
 use weir_core::{Prefix, geo::GeoTable};
 use weir_events::{Events, alerts::Alerts};
-use weir_identity::{
-    config::AppConfig,
-    policy::{Policy, Resolve},
-};
+use weir_identity::policy::{Policy, Resolve};
 
 use crate::{
     access::{
@@ -52,19 +53,27 @@ use crate::{
     store::{SaveError, Store},
     threads::Pulse,
 };
+use executables::Executables;
 pub use facts::{HostFiles, digest_of};
 use learning::Learning;
 pub use learning::LearningStatus;
 use names::{Addresses, Names};
+pub use never_runs::never_runs;
 use objects::Objects;
 use programs::Programs;
 use replaced::NamedFiles;
 pub use replaced::{PackageRecord, Replaced};
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
+pub use short_lived::ShortLived;
+use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
 use state::{State, policy_of};
-pub use status::{AppStatus, ProgramStatus, RuleStatus, WhyProgram};
-pub use weir_identity::rules_text::{MADE_BY, Narrow, Shape};
+pub use status::{AppStatus, ProgramStatus, RuleStatus};
+pub use weir_identity::{
+    AppConfig, Verdict,
+    rules_text::{MADE_BY, Narrow, Shape},
+};
+pub use why::{NoProgram, RuleAbout, WhyProgram};
 
 /// The longest wait for an event: a reload and the end are seen then.
 const WAIT: Duration = Duration::from_millis(100);
@@ -166,6 +175,30 @@ impl Resolve for Known<'_> {
     }
 }
 
+/// What of these rules this host cannot do.
+pub fn complaints(config: &AppConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let missing = kernel::missing();
+    if !missing.is_empty() {
+        found.push(AppError::Lacks(missing.join(", ")).to_string());
+    }
+    if let Err(error) = CgroupAt::open(config.cgroup.as_deref()) {
+        found.push(format!("[app]: {error}"));
+    }
+    for rule in &config.rules {
+        if let Some(file) = &rule.place.netns
+            && !file.exists()
+        {
+            found.push(format!(
+                "[app.rules.{}]: there is no network namespace {}: the rule holds for nobody",
+                rule.name,
+                file.display()
+            ));
+        }
+    }
+    found
+}
+
 impl Apps {
     /// No rules yet.
     pub fn new(
@@ -236,6 +269,7 @@ impl Apps {
         if let Some(state) = &mut *state {
             self.alert_unresolved(&state.policy);
             state.watch_learned(&self.learning);
+            state.note_named()?;
         }
         Ok(())
     }
@@ -340,6 +374,8 @@ impl Apps {
             made_of: made_of.clone(),
             objects: Objects::default(),
             programs,
+            executables: Executables::default(),
+            short_lived: ShortLivedPrograms::default(),
             files: NamedFiles::new(begun),
             before: BTreeMap::new(),
             swept: begun,
@@ -458,11 +494,11 @@ impl Apps {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return };
         match event.kind {
-            IdentityEventKind::Unknown => {
-                if let Err(error) = state.identify(event.pid, true) {
-                    self.alerts.raise(ABOUT_EVENTS, error.to_string());
-                }
-            }
+            IdentityEventKind::Unknown => match state.identify(event.pid, true) {
+                Ok(true) => (),
+                Ok(false) => state.short_lived.note(event, &state.executables),
+                Err(error) => self.alerts.raise(ABOUT_EVENTS, error.to_string()),
+            },
             IdentityEventKind::Denied | IdentityEventKind::Judged => {
                 if state.learns {
                     let is_new = |program: &_| self.learning.is_new(program);
@@ -499,6 +535,7 @@ impl Apps {
             .look(state.followed, &state.policy.rules, &mut state.objects)
         {
             self.alert_replaced(&state.files);
+            state.note_fresh()?;
         }
         let made_of = &state.made_of;
         let is_current = made_of.geography == self.geography.changes()

@@ -16,6 +16,7 @@ use crate::{
     access::geo,
     config::Config,
     host::{Host, HostFacts},
+    identity,
     instance::is_root,
     jails::SourceChoice,
 };
@@ -44,6 +45,9 @@ pub fn trial(config: &Config) -> Vec<String> {
                 patterns.join(", ")
             ));
         }
+    }
+    if let Some(app) = &config.app {
+        found.extend(identity::complaints(app));
     }
     let state = &config.state_dir;
     writable("state_dir", state, &mut found);

@@ -189,6 +189,9 @@ pub trait Facts {
     fn user(&self, name: &str) -> Option<u32>;
     /// The digest of a file as it is now, or why there is none.
     fn digest(&self, path: &Path) -> Result<Digest, String>;
+    /// Why no process ever has the file at this path as its executable, and what to write
+    /// instead; `None`: one may.
+    fn never_runs(&self, path: &Path) -> Option<String>;
 }
 
 /// Reads `[app]`; `lists`: the names of those that are configured.
@@ -227,8 +230,17 @@ pub fn read(
         }
         .read(&name);
         let place = table.place(line);
+        let place_of_path = table.place(table.line_of("path").unwrap_or(line));
         table.finish();
         let Some(rule) = rule else { continue };
+        for pinned in rule.pinned() {
+            if let Some(why) = facts.never_runs(&pinned.path) {
+                let path = pinned.path.display();
+                warnings.push(format!(
+                    "{place_of_path}: path in [app.rules.{name}] has \"{path}\", which is never a program: {why}"
+                ));
+            }
+        }
         if let Some(before) = &takes_all {
             warnings.push(format!(
                 "{place}: [app.rules.{name}] never decides: {before} before it is about everything"

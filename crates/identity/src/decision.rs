@@ -4,7 +4,8 @@
 //! The first rule that holds decides. One that allows holds if every holder meets it, one
 //! that denies if any does. While a holder is not known, a rule about some programs may
 //! hold or not: then `unknown` of the policy decides, unless a holder that is known
-//! meets a rule that denies, or fails one that allows, whoever else there is.
+//! meets a rule that denies, or fails one that allows, whoever else there is. Of a holder
+//! whose executable alone is known, rules that ask for nothing else are met or not.
 
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use weir_core::geofence::Direction;
 
 use crate::{
     Program, Protocols, Rule, Unknown, Verdict,
-    policy::{Place, Policy, RuleBits},
+    policy::{ExecutableBits, Place, Policy, RuleBits},
 };
 
 /// A connection or a flow of datagrams.
@@ -36,8 +37,22 @@ pub struct Flow {
 pub enum Holder {
     /// By the places that it meets ([`Policy::met_by`]).
     Known(RuleBits),
+    /// By its executable file alone ([`Policy::met_by_executable`]).
+    Executable(ExecutableBits),
     /// Nobody knows yet, or it cannot be seen.
     Unknown,
+}
+
+impl Holder {
+    /// Does the holder meet the place of this number? `None`: that is not known.
+    fn meets(&self, place: usize) -> Option<bool> {
+        match self {
+            Self::Known(bits) => Some(bits.contains(place)),
+            Self::Executable(bits) if bits.meets.contains(place) => Some(true),
+            Self::Executable(bits) if !bits.may.contains(place) => Some(false),
+            Self::Executable(_) | Self::Unknown => None,
+        }
+    }
 }
 
 /// What has decided.
@@ -110,14 +125,11 @@ impl Policy {
     /// What becomes of a flow of a socket with these holders; without any, it is a socket
     /// whose holder cannot be seen.
     pub fn decide(&self, holders: &[Holder], flow: &Flow) -> Decision {
-        let known: Vec<&RuleBits> = holders
-            .iter()
-            .filter_map(|holder| match holder {
-                Holder::Known(bits) => Some(bits),
-                Holder::Unknown => None,
-            })
-            .collect();
-        let is_whole = !holders.is_empty() && known.len() == holders.len();
+        // Somebody holds it who cannot be seen.
+        let holders = match holders {
+            [] => &[Holder::Unknown],
+            holders => holders,
+        };
         for (number, place) in self.places.iter().enumerate() {
             if !place.is_about(flow) {
                 continue;
@@ -130,16 +142,16 @@ impl Policy {
             if !place.has_who {
                 return decides;
             }
-            let mut meets = known.iter().map(|bits| bits.contains(number));
-            if place.verdict.holds_for_any() {
-                if meets.any(|meets| meets) {
-                    return decides;
-                }
-                if !is_whole {
-                    return self.unknown();
-                }
-            } else if meets.all(|meets| meets) {
-                return if is_whole { decides } else { self.unknown() };
+            let says = |answer| holders.iter().any(|holder| holder.meets(number) == answer);
+            let (is_met, is_open) = match place.verdict.holds_for_any() {
+                true => (says(Some(true)), says(None)),
+                false => (!says(Some(false)) && !says(None), !says(Some(false))),
+            };
+            if is_met {
+                return decides;
+            }
+            if is_open {
+                return self.unknown();
             }
         }
         Decision {

@@ -65,6 +65,16 @@ impl FromIterator<usize> for RuleBits {
     }
 }
 
+/// What an executable file alone tells of a program that runs it, while nobody knows yet
+/// what else the program has mapped.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutableBits {
+    /// Places of rules that are about the program for certain.
+    pub meets: RuleBits,
+    /// Those, and places of rules that may be about it; all others are not.
+    pub may: RuleBits,
+}
+
 /// Networks of peers, IPv4 and IPv6: disjoint, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
@@ -258,6 +268,26 @@ impl Policy {
             .filter(|(_, place)| met[place.rule])
             .map(|(number, _)| number)
             .collect()
+    }
+
+    /// What an executable with this digest tells of programs that run it.
+    pub fn met_by_executable(&self, executable: crate::Digest) -> ExecutableBits {
+        let rules = self.rules.iter();
+        let about: Vec<_> = rules
+            .map(|rule| rule.is_about_executable(executable))
+            .collect();
+        let mut bits = ExecutableBits::default();
+        for (number, place) in self.places.iter().enumerate() {
+            match about[place.rule] {
+                Some(true) => {
+                    bits.meets.insert(number);
+                    bits.may.insert(number);
+                }
+                None => bits.may.insert(number),
+                Some(false) => (),
+            }
+        }
+        bits
     }
 
     /// The places that are about every program.

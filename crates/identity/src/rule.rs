@@ -384,6 +384,28 @@ impl Rule {
         who.all(|condition| condition.is_met(program, self.verdict))
     }
 
+    /// What an executable with this digest tells, whatever else its program has mapped: that
+    /// the rule is about it, or that it is not; `None`: conditions ask for something else.
+    pub fn is_about_executable(&self, executable: Digest) -> Option<bool> {
+        let answers = self.who.iter().map(|condition| {
+            let is = match &condition.criterion {
+                Criterion::Exe(digests) => digests.contains(&executable),
+                Criterion::Path(pinned) => pinned.iter().any(|p| p.digest == executable),
+                _ => return None,
+            };
+            Some(is != condition.is_negated)
+        });
+        let mut is_about = Some(true);
+        for answer in answers {
+            match answer {
+                Some(false) => return Some(false),
+                Some(true) => (),
+                None => is_about = None,
+            }
+        }
+        is_about
+    }
+
     /// The files whose digests were taken when the rule was read.
     pub fn pinned(&self) -> impl Iterator<Item = &Pinned> {
         self.who

@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
-use weir_daemon::identity::{PackageRecord, digest_of};
+use anyhow::{Context, bail};
+use weir_daemon::identity::{PackageRecord, digest_of, never_runs};
 
 use super::drop_in::DropIn;
 use crate::cli::{Common, ExitAnswer, show};
@@ -64,6 +64,11 @@ pub fn run(common: &Common, says: Says, args: &Args) -> anyhow::Result<ExitAnswe
         .with_context(|| format!("cannot find {}", args.program.display()))?;
     let digest =
         digest_of(&path).map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
+    if !args.library
+        && let Some(why) = never_runs(&path)
+    {
+        bail!("no process is ever {}: {why}", path.display());
+    }
     let file = DropIn::of(common, FILE)?;
     let mut names = names_in(file.text());
     for (_, text) in file.others()? {

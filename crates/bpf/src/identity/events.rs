@@ -1,10 +1,10 @@
 //! What the kernel tells about programs.
 
-use std::{net::Ipv6Addr, time::Duration};
+use std::{fmt, net::Ipv6Addr, time::Duration};
 
 use libbpf_rs::MapHandle;
 
-use super::{DecidedBy, Handle, Key, value_of};
+use super::{DecidedBy, Executable, Handle, Key, value_of};
 use crate::{abi, error::Result, ring_reader::RingReader, skeleton::identity::types::ident_event};
 
 /// The kind of an event about programs.
@@ -18,6 +18,25 @@ pub enum IdentityEventKind {
     Judged,
 }
 
+/// The name of a process that it may give itself (`PR_SET_NAME`): at most 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Comm([u8; 16]);
+
+impl Comm {
+    /// As text; bytes that are none are replaced.
+    pub fn to_text(self) -> String {
+        let length = self.0.iter().position(|byte| *byte == 0);
+        let name = &self.0[..length.unwrap_or(self.0.len())];
+        String::from_utf8_lossy(name).into_owned()
+    }
+}
+
+impl fmt::Debug for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_text(), f)
+    }
+}
+
 /// One thing that the kernel tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdentityEvent {
@@ -29,6 +48,10 @@ pub struct IdentityEvent {
     pub pid: u32,
     /// The effective user of that process.
     pub uid: u32,
+    /// What that process calls itself, its own word; empty: another one ran meanwhile.
+    pub comm: Comm,
+    /// The executable of who is unknown, where it can be told.
+    pub executable: Option<Executable>,
     /// The control group of that process.
     pub cgroup: u64,
     /// The network namespace of the socket, by its inode.
@@ -80,6 +103,8 @@ fn decode(bytes: &[u8]) -> Option<IdentityEvent> {
         key: Key::of(&raw.key),
         pid: raw.tgid,
         uid: raw.uid,
+        comm: Comm(raw.comm),
+        executable: Executable::of(raw.executable),
         cgroup: raw.cgroup,
         netns: raw.netns,
         holder: Handle::of(raw.handles[0]),

@@ -228,11 +228,13 @@ impl Identity {
             networks: handle(&maps.ident_networks)?,
             programs: handle(&maps.ident_programs)?,
             sets: handle(&maps.ident_sets)?,
+            executables: handle(&maps.ident_executables)?,
             events: handle(&maps.ident_events)?,
             counters: handle(&maps.ident_counters)?,
             hits: handle(&maps.ident_hits)?,
             adopt: keep(progs.weir_app_adopt.as_fd())?,
             question: keep(progs.weir_app_question.as_fd())?,
+            file: keep(progs.weir_app_file.as_fd())?,
         };
         if is_fresh {
             let mut control = identity.control()?;

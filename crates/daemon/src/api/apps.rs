@@ -32,6 +32,11 @@ pub(super) async fn programs(State(api): State<Api>) -> Response {
         .await
 }
 
+pub(super) async fn short_lived(State(api): State<Api>) -> Response {
+    api.ask(|questions| Ok(serde_json::json!({ "short_lived": questions.short_lived() })))
+        .await
+}
+
 pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
     let pid = match named(pid) {
         Ok(text) => text,
@@ -41,15 +46,8 @@ pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
         let message = format!("{pid:?} is no process; allowed: its number");
         return error(StatusCode::BAD_REQUEST, message).into_response();
     };
-    api.ask(move |questions| {
-        let why = questions.why_program(number)?;
-        why.ok_or_else(|| {
-            Refusal::NotFound(format!(
-                "there is no process {number}, or it changes its mappings without a pause"
-            ))
-        })
-    })
-    .await
+    api.ask(move |questions| questions.why_program(number))
+        .await
 }
 
 /// `POST /v1/app/learning`

@@ -36,6 +36,8 @@ pub struct ReadProgram {
     pub program: Program,
     /// The files that the process has mapped executable.
     pub files: BTreeSet<FileKey>,
+    /// Its executable, if that has a digest.
+    pub executable: Option<FileKey>,
     /// The path of its executable leads to this very file here: it is not of a container,
     /// and nobody has put another one in its place.
     pub is_at_path: bool,
@@ -155,19 +157,24 @@ pub fn read(
         let digest = match file.and_then(|file| objects.digest_of(file)) {
             Ok((id, digest)) => {
                 files.insert(id);
-                Some(digest)
+                Some((id, digest))
             }
             Err(why) => {
                 without.get_or_insert_with(|| (path.clone(), why));
                 None
             }
         };
-        Object { path, digest }
+        let file = digest.map(|(id, _)| id);
+        let digest = digest.map(|(_, digest)| digest);
+        (Object { path, digest }, file)
     };
-    program.objects = objects_opened.into_iter().map(&mut object).collect();
+    let mut executable = None;
+    let objects = objects_opened.into_iter();
+    program.objects = objects.map(|opened| object(opened).0).collect();
     program.objects.sort_by(|a, b| a.path.cmp(&b.path));
     if let Some(opened) = exe_opened {
-        let exe = object(opened);
+        let exe;
+        (exe, executable) = object(opened);
         if asks_package && let Ok(file) = File::open(proc.join("exe")) {
             program.package = packages::owner(Path::new(DPKG_INFO), &exe.path, &file);
         }
@@ -194,6 +201,7 @@ pub fn read(
         is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
         program,
         files,
+        executable,
         without,
     })
 }

@@ -212,6 +212,7 @@ mod tests {
         let read = ReadProgram {
             program: weir_identity::Program::default(),
             files: Default::default(),
+            executable: None,
             is_at_path: false,
             without: None,
         };

@@ -111,6 +111,8 @@ struct Watched {
 pub(super) struct NamedFiles {
     by_path: BTreeMap<PathBuf, Watched>,
     looked: Instant,
+    /// Paths at which another file was found than the one that was looked at last.
+    fresh: Vec<PathBuf>,
 }
 
 /// The digests of executables that rules name.
@@ -143,6 +145,7 @@ impl NamedFiles {
         Self {
             by_path: BTreeMap::new(),
             looked: now,
+            fresh: Vec::new(),
         }
     }
 
@@ -216,6 +219,7 @@ impl NamedFiles {
             }
             let is = match objects.digest(path) {
                 Ok((_, digest)) if digest == watched.digest || named.contains(&digest) => {
+                    self.fresh.push(path.clone());
                     (watched.file, watched.replaced) = (Some(file), None);
                     continue;
                 }
@@ -226,6 +230,7 @@ impl NamedFiles {
             };
             has_asked = true;
             watched.file = Some(file);
+            self.fresh.push(path.clone());
             watched.replaced = Some(Replaced {
                 path: path.clone(),
                 rule: watched.rule.clone(),
@@ -234,6 +239,16 @@ impl NamedFiles {
                 record: PackageRecord::of(path),
             });
         }
+    }
+
+    /// The paths that are watched.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.by_path.keys().cloned().collect()
+    }
+
+    /// Paths at which another file was found since this was asked last.
+    pub fn take_fresh(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.fresh)
     }
 
     /// The files that are others now than rules name.

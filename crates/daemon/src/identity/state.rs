@@ -4,6 +4,8 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,18 +13,21 @@ use std::{
 use weir_bpf::identity::{self as kernel, CgroupAt, DecidedBy, Hits, Identity};
 use weir_core::geofence::Direction;
 use weir_identity::{
-    Object, Program, Rule, Unknown, Verdict,
+    Digest, Object, Program, Rule, Unknown, Verdict,
     config::AppConfig,
+    hash::{self, FileKey},
     policy::{Place, Policy},
 };
 
 use super::{
     AppError, MadeOf,
+    executables::Executables,
     learning::Learning,
     objects::{NoDigest, Objects},
     process::{self, ReadProgram},
     programs::Programs,
     replaced::NamedFiles,
+    short_lived::ShortLivedPrograms,
 };
 
 /// A process that changes its mappings while it is looked at is looked at again.
@@ -43,6 +48,8 @@ pub(super) struct State {
     pub(super) made_of: MadeOf,
     pub(super) objects: Objects,
     pub(super) programs: Programs,
+    pub(super) executables: Executables,
+    pub(super) short_lived: ShortLivedPrograms,
     pub(super) files: NamedFiles,
     /// What rules before have decided, by name.
     pub(super) before: BTreeMap<Arc<str>, Hits>,
@@ -103,19 +110,38 @@ fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
     policy.met_by(&read.program).iter().collect()
 }
 
+fn executable_bits(policy: &Policy, digest: Digest) -> kernel::ExecutableBits {
+    let bits = policy.met_by_executable(digest);
+    kernel::ExecutableBits {
+        meets: bits.meets.iter().collect(),
+        may: bits.may.iter().collect(),
+    }
+}
+
 impl State {
     /// Puts a policy into force, with whoever is known.
     pub(super) fn put(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         for (name, hits) in self.hits()? {
             self.before.insert(name, hits);
         }
+        // Before the rules are in force, so that they hold for these files from the start.
+        for path in policy.rules.iter().flat_map(Rule::pinned) {
+            self.note_file(&path.path, false)?;
+        }
+        let executables = self.executables.iter();
+        let executables: Vec<_> = executables
+            .map(|(key, digest)| (key, executable_bits(&policy, digest)))
+            .collect();
         let known: Vec<_> = self
             .programs
             .iter()
             .map(|(handle, program)| (handle, bits_of(&policy, &program.read)))
             .collect();
-        self.identity
-            .put_policy(&policy_of(&policy, self.observe, self.learns), &known)?;
+        self.identity.put_policy(
+            &policy_of(&policy, self.observe, self.learns),
+            &known,
+            &executables,
+        )?;
         let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
         self.before.retain(|name, _| is_rule(name));
         self.policy = policy;
@@ -127,6 +153,61 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Notes the executable at a path, before a program runs it, if it has a digest; `tell`:
+    /// the kernel too, of the policy that is in force.
+    fn note_file(&mut self, path: &Path, tell: bool) -> Result<(), weir_bpf::Error> {
+        let Ok(file) = hash::open(path) else {
+            return Ok(());
+        };
+        // The key first: with the time of change that the file has now. If it is written
+        // after this, nobody who runs it has that key.
+        let Some(key) = self.identity.executable_of(file.as_fd())? else {
+            return Ok(());
+        };
+        match self.objects.digest_of(file) {
+            Ok((file, digest)) => self.note_executable(key, path, file, digest, tell),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn note_executable(
+        &mut self,
+        key: kernel::Executable,
+        path: &Path,
+        file: FileKey,
+        digest: Digest,
+        tell: bool,
+    ) -> Result<(), weir_bpf::Error> {
+        let is_known = self.executables.has(key, digest);
+        if let Some(gone) = self.executables.note(key, path, file, digest) {
+            self.identity.forget_executable(gone);
+        }
+        match tell && !is_known {
+            true => {
+                let bits = executable_bits(&self.policy, digest);
+                self.identity.put_executable(key, &bits)
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn note_files(&mut self, paths: Vec<PathBuf>) -> Result<(), weir_bpf::Error> {
+        let mut paths = paths.iter();
+        paths.try_for_each(|path| self.note_file(path, true))
+    }
+
+    /// Notes the executables that rules name and whose paths are known: their own paths, and
+    /// those of programs that were seen.
+    pub(super) fn note_named(&mut self) -> Result<(), weir_bpf::Error> {
+        self.note_files(self.files.paths())
+    }
+
+    /// Notes files that have come to the paths of others since they were looked at last.
+    pub(super) fn note_fresh(&mut self) -> Result<(), weir_bpf::Error> {
+        let fresh = self.files.take_fresh();
+        self.note_files(fresh)
     }
 
     /// Has the kernel tell of each decision, or of no more than the rules need. Whatever is
@@ -233,6 +314,13 @@ impl State {
         if read.is_at_path {
             self.files.note(&read.program, &self.policy.rules);
         }
+        let exe = read.program.exe.as_ref();
+        let exe = exe.and_then(|exe| Some((exe.path.clone(), exe.digest?)));
+        if let (Some(key), Some((path, digest)), Some(file)) =
+            (seen.executable, exe, read.executable)
+        {
+            self.note_executable(key, &path, file, digest, tell)?;
+        }
         let handle = self.programs.note(&seen.key, read);
         if tell {
             self.identity.put_identity(handle, &bits)?;
@@ -246,6 +334,13 @@ impl State {
         let broken = self.objects.take_broken();
         if broken.files.is_empty() {
             return Ok(());
+        }
+        let taken = self.executables.take(&broken.files);
+        for key in &taken {
+            self.identity.forget_executable(*key);
+        }
+        if !taken.is_empty() {
+            self.identity.judge_anew()?;
         }
         self.programs.forget(&self.identity, |read| {
             read.files.iter().any(|file| broken.files.contains(file))

@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, LearningStatus, Replaced, State};
+use super::{Apps, LearningStatus, Replaced};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -34,6 +34,10 @@ pub struct AppStatus {
     /// The counters of the kernel's programs.
     #[serde(skip)]
     pub counts: IdentityCounts,
+    /// Executables of which rules are known to be met, or not, before a program runs them.
+    pub executables: usize,
+    /// How often a program ended before weir could look at it.
+    pub short_lived: u64,
     /// Programs that had to be forgotten for others.
     pub evicted: u64,
     /// Whether it is recorded what programs do.
@@ -74,38 +78,6 @@ pub struct ProgramStatus {
     pub cgroup: String,
     /// Rules that are about it.
     pub rules: Vec<Arc<str>>,
-}
-
-/// Why a process may or may not.
-#[derive(Debug, Clone, Serialize)]
-pub struct WhyProgram {
-    /// The process that was asked about.
-    pub pid: u32,
-    /// As the rules see it.
-    pub program: weir_identity::Program,
-    /// The SHA-256 of the whole.
-    pub aggregate: Option<Digest>,
-    /// It runs in the control group in which rules hold.
-    pub is_judged: bool,
-    /// The kernel knows it.
-    pub is_known: bool,
-    /// What the walk over its mappings took, in microseconds.
-    pub walk_us: f64,
-    /// Each rule in its order, and whether it is about the program.
-    pub rules: Vec<RuleAbout>,
-    /// Where none of them holds.
-    pub default: &'static str,
-}
-
-/// A rule, and whether it is about a program.
-#[derive(Debug, Clone, Serialize)]
-pub struct RuleAbout {
-    /// The name in the configuration.
-    pub name: Arc<str>,
-    /// The verdict of the rule, in the configuration's word.
-    pub verdict: &'static str,
-    /// The program meets the conditions of the rule.
-    pub is_met: bool,
 }
 
 /// What level `strict` does not see (docs/guide/app.md has the same).
@@ -168,6 +140,8 @@ impl Apps {
             files,
             leases,
             counts: state.identity.counts()?,
+            executables: state.executables.counts().0,
+            short_lived: state.short_lived.total(),
             evicted: state.programs.evicted(),
             learning: self.learning.status(),
             replaced: state.files.replaced().cloned().collect(),
@@ -207,46 +181,6 @@ impl Apps {
             path(a).cmp(&path(b))
         });
         programs
-    }
-
-    /// Who a process is, and which rules are about it; `None`: there is no such process, or
-    /// no `[app]`.
-    ///
-    /// # Errors
-    /// The kernel refuses to look.
-    pub fn why(&self, pid: u32) -> Result<Option<WhyProgram>, weir_bpf::Error> {
-        let mut guard = self.state();
-        let Some(state) = &mut *guard else {
-            return Ok(None);
-        };
-        let Some((seen, read)) = state.read(pid)? else {
-            return Ok(None);
-        };
-        let State {
-            policy,
-            cgroup,
-            programs,
-            ..
-        } = state;
-        let rules = policy.rules.iter().map(|rule| RuleAbout {
-            name: rule.name.clone(),
-            verdict: rule.verdict.name(),
-            is_met: rule.is_about(&read.program),
-        });
-        let below = cgroup.below_root();
-        let is_judged = below == "/"
-            || read.program.cgroup == below
-            || read.program.cgroup.starts_with(&format!("{below}/"));
-        Ok(Some(WhyProgram {
-            pid,
-            aggregate: read.program.aggregate(),
-            is_judged,
-            is_known: programs.has(&seen.key),
-            walk_us: seen.walk_ns as f64 / 1000.0,
-            rules: rules.collect(),
-            default: policy.default.name(),
-            program: read.program,
-        }))
     }
 
     /// What each rule has decided, by name.

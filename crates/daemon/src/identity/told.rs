@@ -1,7 +1,7 @@
 //! What the kernel tells about programs, as everybody reads it, and as it is recorded
 //! while weir learns.
 
-use std::{fs, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use weir_bpf::identity::{DecidedBy, IdentityEvent, IdentityEventKind};
@@ -109,7 +109,11 @@ impl State {
         let exe = program.and_then(|program| program.read.program.exe.clone());
         let path = match &exe {
             Some(exe) => exe.path.clone(),
-            None => fs::read_link(format!("/proc/{}/exe", event.pid)).unwrap_or_default(),
+            None => {
+                let known = event.executable.and_then(|key| self.executables.path(key));
+                let asked = || fs::read_link(format!("/proc/{}/exe", event.pid));
+                known.map_or_else(|| asked().unwrap_or_default(), Path::to_owned)
+            }
         };
         let peer = event.peer.to_canonical();
         let port = match event.port {

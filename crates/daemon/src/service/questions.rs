@@ -34,7 +34,7 @@ use crate::{
     config::Config,
     current::Current,
     decoy::Decoy,
-    identity::{AppStatus, Apps, ProgramStatus, WhyProgram},
+    identity::{AppStatus, Apps, ProgramStatus, ShortLived, WhyProgram},
     log_status::LogStatus,
     metrics::Metrics,
     store::{Store, clock::Now},
@@ -116,13 +116,16 @@ impl Questions {
     }
 
     /// The identity of a process, and the rules that are about it.
-    pub fn why_program(&self, pid: u32) -> Result<Option<WhyProgram>, Refusal> {
-        if self.config.get().app.is_none() {
-            return Err(Refusal::NotFound(
-                "there is no [app] in the configuration".to_owned(),
-            ));
-        }
-        self.apps.why(pid).map_err(Self::app_refusal)
+    pub fn why_program(&self, pid: u32) -> Result<WhyProgram, Refusal> {
+        let why = self.apps.why(pid).map_err(Self::app_refusal)?;
+        let no_app = || Refusal::NotFound("there is no [app] in the configuration".to_owned());
+        let why = why.ok_or_else(no_app)?;
+        why.map_err(|no_program| Refusal::NotFound(no_program.to_string()))
+    }
+
+    /// Programs that ended before it was known who they were.
+    pub fn short_lived(&self) -> Vec<ShortLived> {
+        self.apps.short_lived()
     }
 
     /// Tokens as they are in force; `None`: there is no `[token]`.

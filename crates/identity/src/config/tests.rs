@@ -13,9 +13,12 @@ impl Facts for Host {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match &*name {
             "curl" => Ok(Digest([1; 32])),
-            "wget" => Ok(Digest([2; 32])),
+            "wget" | "shim" => Ok(Digest([2; 32])),
             _ => Err("No such file or directory (os error 2)".to_owned()),
         }
+    }
+    fn never_runs(&self, path: &Path) -> Option<String> {
+        path.ends_with("shim").then(|| "a script".to_owned())
     }
 }
 
@@ -43,6 +46,21 @@ fn rule(text: &str) -> Rule {
 
 fn error(text: &str) -> String {
     parsed(text).map(drop).expect_err(text)
+}
+
+#[test]
+fn a_path_that_is_never_a_program_is_warned_about() {
+    let (_, warnings) = parsed(
+        "[app.rules.a]\nverdict = 'reject'\npath = '/usr/bin/curl'\n\
+         [app.rules.b]\nverdict = 'reject'\nports = ['80/tcp']\npath = ['/usr/bin/wget', '/opt/shim']\n",
+    )
+    .unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "weir.toml:7: path in [app.rules.b] has \"/opt/shim\", which is never a program: a script"
+        ]
+    );
 }
 
 #[test]

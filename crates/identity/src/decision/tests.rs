@@ -521,6 +521,38 @@ proptest! {
         prop_assert_eq!(decide(&policy, &more, &flow), expected);
     }
 
+    /// What is decided by an executable alone is what is decided once the rest is known.
+    #[test]
+    fn an_executable_alone_decides_as_its_program(
+        rules in rules(),
+        holders in programs(),
+        host in 0u8..5,
+    ) {
+        let config = AppConfig {
+            default: Verdict::Drop,
+            unknown: crate::Unknown::Drop,
+            cgroup: None,
+            private_names: Vec::new(),
+            rules,
+        };
+        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
+        let mut known: Vec<Holder> =
+            holders.iter().map(|program| Holder::Known(policy.met_by(program))).collect();
+        let whole = policy.decide(&known, &flow);
+        let executable = holders[0].objects[0].digest.unwrap();
+        let bits = policy.met_by_executable(executable);
+        known[0] = Holder::Executable(bits);
+        let early = policy.decide(&known, &flow);
+        if early.by != DecidedBy::Unknown {
+            prop_assert_eq!(early, whole);
+        }
+        // Rules that ask for nothing else leave nothing open.
+        if bits.meets == bits.may {
+            prop_assert_eq!(early, whole);
+        }
+    }
+
     /// A holder more never opens what was denied by one of the others, and who is not
     /// known never passes where anybody known would be denied.
     #[test]
