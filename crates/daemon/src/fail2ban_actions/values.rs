@@ -54,7 +54,9 @@ fn of_ban(
             Some(until) => {
                 let left: SignedDuration = until.duration_since(told.since);
                 // An end that the kernel's clock says is a little off.
-                ((left.as_millis() + 500).div_euclid(1000)).max(0).to_string()
+                ((left.as_millis() + 500).div_euclid(1000))
+                    .max(0)
+                    .to_string()
             }
         },
         Tag::BanCount => ban_count().unwrap_or(1).max(1).to_string(),
