@@ -222,6 +222,8 @@ pub fn read(
                 format!("rule name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
             );
         }
+        // A key that was read is there no more.
+        let place_of_path = table.place(table.line_of("path").unwrap_or(line));
         let rule = RuleReader {
             of: format!("[app.rules.{name}]"),
             section: &mut table,
@@ -230,7 +232,6 @@ pub fn read(
         }
         .read(&name);
         let place = table.place(line);
-        let place_of_path = table.place(table.line_of("path").unwrap_or(line));
         table.finish();
         let Some(rule) = rule else { continue };
         for pinned in rule.pinned() {

@@ -57,9 +57,7 @@ fn a_path_that_is_never_a_program_is_warned_about() {
     .unwrap();
     assert_eq!(
         warnings,
-        [
-            "weir.toml:7: path in [app.rules.b] has \"/opt/shim\", which is never a program: a script"
-        ]
+        ["line 7: path in [app.rules.b] has \"/opt/shim\", which is never a program: a script"]
     );
 }
 

@@ -29,6 +29,10 @@ fn written_without(table: &Table, without: &[&str], more: &str) -> String {
         "tarpit.increment" => {
             format!("[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\n[tarpit.increment]\n{more}")
         }
+        "filter.NAME.json" => format!(
+            "[filter.NAME]\npatterns = [\"<addr>\"]\n{}\n{needs}{more}",
+            table.head()
+        ),
         "decoy.increment" => {
             format!("[decoy]\nports = [\"23/tcp\"]\n[decoy.increment]\n{more}")
         }
