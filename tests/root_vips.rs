@@ -56,7 +56,8 @@ fn root_a_virtual_address_is_taken_announced_and_kept() {
     }
     let mut lan = Lan::new();
     let (host, client) = (lan.join("host", 1), lan.join("client", 100));
-    lan.real(11);
+    let real = lan.real(11);
+    real.ip(&["addr add 192.0.2.81/32 dev lo".into()]).unwrap();
     host.ip(&["addr add 192.0.2.81/32 dev eth0".into()])
         .unwrap();
     // Somebody else had them, as the client remembers.
