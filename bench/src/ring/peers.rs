@@ -177,8 +177,8 @@ impl Source for FileSource {
 #[derive(Default)]
 struct Index(AtomicU64);
 
-/// Bytes of each ring, as many as weir's.
-const RING: usize = 4 << 20;
+/// Bytes of each ring, and of all buffers together: as many as weir's.
+const RING: usize = super::weir::RING as usize;
 
 fn store(cells: &[AtomicU64], record: &[u8]) {
     let (words, _) = record.as_chunks::<8>();
@@ -362,7 +362,7 @@ pub fn buffers() -> (BufferSink, BufferSource) {
 }
 
 const BUFFER: usize = 64 << 10;
-const BUFFERS: usize = 16;
+const BUFFERS: usize = RING / BUFFER;
 
 pub struct BufferSink {
     now: Vec<u8>,
