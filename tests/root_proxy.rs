@@ -101,8 +101,9 @@ impl Networks {
         networks
     }
 
-    /// Starts the nginx of a real. At port 80 it says who it is and whom it sees; at port
-    /// 81 it wants the header of the PROXY protocol first, and says whom that names.
+    /// Starts the nginx of a real. At port 80 it says who it is and whom it sees, at port
+    /// 83 who it is; at port 81 it wants the header of the PROXY protocol first, and says
+    /// whom that names.
     fn serve(&mut self, number: usize) {
         let dir = self.dir.path().join(number.to_string());
         fs::create_dir_all(&dir).unwrap();
@@ -122,6 +123,10 @@ impl Networks {
                      listen 80; listen [::]:80;
                      location = /large {{ root {dir}; }}
                      location / {{ return 200 \"{number} $remote_addr\\n\"; }}
+                 }}
+                 server {{
+                     listen 83; listen [::]:83;
+                     location / {{ return 200 \"{number} at 83\\n\"; }}
                  }}
                  server {{
                      listen 81 proxy_protocol; listen [::]:81 proxy_protocol;

@@ -204,6 +204,7 @@ const PROXIED_SERVICE: &[Column] = &[
 ];
 const PROXIED_REAL: &[Column] = &[
     ("REAL", "/address"),
+    ("PORT", "/port"),
     ("ROLE", "/role"),
     ("WEIGHT", "/weight"),
     ("MODE", "/mode"),

@@ -144,6 +144,21 @@ fn root_access_lists_emergencies_and_methods_hold_for_a_proxy() {
     );
     assert_eq!(served("round-robin").iter().sum::<usize>(), 20);
 
+    // A real may serve at a port of its own, and is checked there.
+    let elsewhere = web(&[REAL[0]], "", "").replace("port = 80, ", "");
+    let elsewhere = elsewhere.replace("\" }]", "\", port = 83 }]");
+    assert!(elsewhere.contains("port = 83"), "{elsewhere}");
+    weir.configure(&elsewhere);
+    weir.ask(&["reload"]).done();
+    live_soon(&weir, 1);
+    for (family, client) in CLIENT.into_iter().enumerate() {
+        let answer = soon("the other port to answer", || {
+            networks.open(client, family, 80)?.ask()
+        });
+        assert_eq!(answer.1, "at 83");
+    }
+    assert_eq!(pool(&weir, "web")["reals"][0]["port"], 83);
+
     // Where connections have ended, the next ones go.
     drop(flow);
     weir.configure(&web(&REAL, "method = \"least-connections\"", ""));

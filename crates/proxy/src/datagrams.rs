@@ -167,7 +167,7 @@ impl Datagrams {
             return None;
         };
         let place = self.place(service, client, &limits)?;
-        let to = SocketAddr::new(real.address, service.vip.port());
+        let to = real.at(service.vip.port());
         let source = limits.is_transparent.then_some(client);
         let connect = || socket::connected(to, service.protocol, source);
         let connected = match connect() {

@@ -140,7 +140,7 @@ impl Connection {
                 return self.reset();
             }
         };
-        let to = SocketAddr::new(real.address, self.flow.vip.port());
+        let to = real.at(self.flow.vip.port());
         let source = self.limits.is_transparent.then_some(self.flow.client);
         let token = Token {
             kind: Kind::Real,

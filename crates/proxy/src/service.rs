@@ -4,7 +4,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, RwLock,
-        atomic::{AtomicU8, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicU16, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -60,21 +60,38 @@ pub enum RealState {
 /// A server behind virtual addresses.
 #[derive(Debug)]
 pub struct Real {
-    /// The address of the real; its port is that of the service.
+    /// The address of the real.
     pub address: IpAddr,
     /// Counters of the real.
     pub counters: RealCounters,
+    /// The port at which it serves; 0: that of each service.
+    port: AtomicU16,
     state: AtomicU8,
 }
 
 impl Real {
-    /// A real that keeps its flows.
+    /// A real that keeps its flows, and serves at the port of each service.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address,
             counters: RealCounters::default(),
+            port: AtomicU16::new(0),
             state: AtomicU8::new(RealState::Keeps as u8),
         }
+    }
+
+    /// Has new flows go to this port of the real; `None`: to that which the client asked for.
+    pub fn set_port(&self, port: Option<u16>) {
+        self.port.store(port.unwrap_or(0), Relaxed);
+    }
+
+    /// Where a flow to a service with this port is relayed to.
+    pub(crate) fn at(&self, service_port: u16) -> SocketAddr {
+        let port = match self.port.load(Relaxed) {
+            0 => service_port,
+            port => port,
+        };
+        SocketAddr::new(self.address, port)
     }
 
     /// Has workers treat its flows so; of [`RealState::Cut`] they hear by

@@ -113,6 +113,14 @@ impl PoolConfig {
         }
     }
 
+    /// The port at which a real is asked whether it lives.
+    pub fn checked_port(&self, real: &RealConfig) -> u16 {
+        match real.port {
+            Some(port) if !self.check.is_port_chosen => port,
+            _ => self.check.port,
+        }
+    }
+
     /// All that are checked for it: its reals, then those for an emergency that are its
     /// own.
     pub fn own_reals(&self) -> impl Iterator<Item = &RealConfig> {
@@ -208,6 +216,8 @@ pub struct RealConfig {
     pub address: IpAddr,
     /// The real's share of new flows.
     pub weight: u32,
+    /// With the proxy: the port at which it serves; `None`: that which clients ask for.
+    pub port: Option<u16>,
 }
 
 /// Ports of this host that are answered on it, by the table that names them.
@@ -370,11 +380,11 @@ fn pool(
         }
     }
     let forward = forward(&mut section, &of);
-    let reals = reals(&mut section, &of, "reals", REALS);
-    let acl = acl::read(&mut section, &of, lists);
-    let emergency = emergency::read(&mut section, &of, &reals);
-    let method = section.choice("method", &Method::ALL);
     let is_proxied = matches!(forward, Forward::Proxy(_));
+    let reals = reals(&mut section, &of, "reals", REALS, is_proxied);
+    let acl = acl::read(&mut section, &of, lists);
+    let emergency = emergency::read(&mut section, &of, &reals, is_proxied);
+    let method = section.choice("method", &Method::ALL);
     if let Some(at) = method.as_ref().filter(|_| !is_proxied)
         && at.value == Method::LeastConnections
     {
@@ -570,6 +580,7 @@ fn reals(
     of: &str,
     key: &'static str,
     allowed: &str,
+    is_proxied: bool,
 ) -> Vec<RealConfig> {
     let line = section.line_of(key);
     let typed = section.texts_or_sections(key, allowed);
@@ -591,6 +602,16 @@ fn reals(
         let weight = table
             .integer("weight", 0..=MAX_WEIGHT.into())
             .map_or(1, |at| at.value as u32);
+        let port = table.integer("port", 1..=65535);
+        if let Some(at) = port.as_ref().filter(|_| !is_proxied) {
+            table.error(
+                at.line,
+                format!(
+                    "port in {key} of {of}: packets keep the port that they have; allowed: with forward = \"proxy\" only"
+                ),
+            );
+        }
+        let port = port.map(|at| at.value as u16);
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
             None => table.error(
                 line,
@@ -607,7 +628,11 @@ fn reals(
                 if reals.iter().any(|real| real.address == address) {
                     table.error(at.line, format!("{key} in {of} has {address} twice"));
                 }
-                reals.push(RealConfig { address, weight });
+                reals.push(RealConfig {
+                    address,
+                    weight,
+                    port,
+                });
             }
         }
         table.finish();

@@ -319,6 +319,7 @@ impl ProxiedPool {
             let address = one.config.address;
             let real = self.reals.entry(address);
             let real = real.or_insert_with(|| Arc::new(Real::new(address)));
+            real.set_port(one.config.port);
             match (one.setting.mode, one.health.life) {
                 (Mode::Disabled, _) => cut(real),
                 (_, Life::Up) => real.set_state(RealState::Keeps),

@@ -318,7 +318,7 @@ impl State {
             real.next = now + config.interval;
             let address = real.config.address;
             let target = Target {
-                to: SocketAddr::new(address, config.port),
+                to: SocketAddr::new(address, pool.checked_port(&real.config)),
                 // The proxy asks as every program of this host.
                 from: match pool.is_proxied() {
                     true => None,
@@ -545,6 +545,7 @@ mod tests {
         let real = |n: usize| config::RealConfig {
             address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
             weight: 1,
+            port: None,
         };
         let http = config::HttpConfig {
             path: "/".to_owned(),
@@ -564,6 +565,7 @@ mod tests {
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),
                 port,
+                is_port_chosen: true,
                 interval: Duration::from_secs(1),
                 timeout: Duration::from_secs(600),
                 rise: 1,

@@ -78,6 +78,9 @@ pub struct ServiceStatus {
 pub struct RealStatus {
     /// The address of the real itself.
     pub address: IpAddr,
+    /// The port at which it serves, where it is not that of each service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// `real`, or `emergency`: it takes new flows while no real does.
     pub role: &'static str,
     /// Its share of the flows that are new, as it is now.
@@ -181,6 +184,7 @@ impl Balancer {
         }
         Ok(RealStatus {
             address: real.config.address,
+            port: real.config.port,
             role: if real.is_emergency {
                 "emergency"
             } else {

@@ -124,6 +124,7 @@ mod tests {
             check: CheckConfig {
                 kind: CheckKind::Tcp,
                 port: 80,
+                is_port_chosen: true,
                 interval: Duration::from_secs(1),
                 timeout: Duration::from_secs(1),
                 rise: 1,

@@ -28,8 +28,10 @@ const MAX_HOST: usize = 260;
 pub struct CheckConfig {
     /// The kind of the check.
     pub kind: CheckKind,
-    /// A port of each real.
+    /// A port of each real, unless the real has one of its own and none was chosen here.
     pub port: u16,
+    /// Whether `check` itself says at which port.
+    pub is_port_chosen: bool,
     /// The time between two checks of a real.
     pub interval: Duration,
     /// The longest time that one check may take.
@@ -45,7 +47,7 @@ pub struct CheckConfig {
 impl CheckConfig {
     /// Whether the other check asks the same of a real, however often.
     pub(in crate::balance) fn asks_like(&self, other: &Self) -> bool {
-        let asks = |check: &Self| (check.port, check.asks_vips);
+        let asks = |check: &Self| (check.port, check.is_port_chosen, check.asks_vips);
         self.kind == other.kind && asks(self) == asks(other)
     }
 }
@@ -109,6 +111,7 @@ pub(super) fn read(
     let mut config = CheckConfig {
         kind: CheckKind::Tcp,
         port: 0,
+        is_port_chosen: false,
         interval: 2 * SECOND,
         timeout: SECOND,
         rise: 2,
@@ -120,6 +123,7 @@ pub(super) fn read(
         config.kind = kind(check, of, warnings);
         if let Some(at) = check.integer("port", 1..=65535) {
             config.port = at.value as u16;
+            config.is_port_chosen = true;
         }
         if let Some(at) = check.duration("interval", SECOND..=3600 * SECOND) {
             config.interval = at.value;

@@ -37,6 +37,7 @@ pub(super) fn read(
     section: &mut Section<'_, '_>,
     of: &str,
     regular: &[RealConfig],
+    is_proxied: bool,
 ) -> Option<Emergency> {
     let Some(line) = section.line_of("emergency") else {
         // Asked for, and so known.
@@ -47,7 +48,7 @@ pub(super) fn read(
         let name = section.string("emergency", ALLOWED)?;
         return Some(Emergency::Pool(name.value));
     }
-    let stand_ins = reals(section, of, "emergency", ALLOWED);
+    let stand_ins = reals(section, of, "emergency", ALLOWED, is_proxied);
     for real in &stand_ins {
         if regular.iter().any(|known| known.address == real.address) {
             section.error(

@@ -122,6 +122,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 Is("1"),
                 "Its share of the flows, beside those of the others; 0 takes no new flows, and flows that it has stay.",
             ),
+            key(
+                "port",
+                Means("the one that the client asked for"),
+                "With forward = \"proxy\": the port at which the real serves, whichever of the pool's the client asked for. It is checked there, too, unless check has a port.",
+            ),
         ],
     },
     Table {

@@ -37,6 +37,7 @@ fn a_pool_is_read() {
     let expected = CheckConfig {
         kind: CheckKind::Tcp,
         port: 80,
+        is_port_chosen: false,
         interval: 5 * SECOND,
         timeout: SECOND,
         rise: 4,
@@ -153,6 +154,20 @@ fn a_proxy_is_read_and_needs_no_interface() {
         assert_eq!(limits.idle_timeout, 120 * SECOND);
         assert_eq!(limits.udp_timeout, 60 * SECOND);
     }
+    // A real's own port is checked, unless the check has one.
+    let with_port = pool.replace("::11\"", "::11\", port = 8080");
+    for (check_of, port) in [("", 8080), ("check = { port = 81 }", 81)] {
+        let balance = check(&format!("{with_port}{check_of}"));
+        let web = &balance.unwrap().balance.unwrap().pools[0];
+        assert_eq!(web.reals[0].port, Some(8080));
+        assert_eq!(web.checked_port(&web.reals[0]), port);
+    }
+    let kept = format!("{BALANCE}{}", with_port.replace("\"proxy\"", "\"l2\""));
+    let told = check(&kept).unwrap_err();
+    assert!(
+        told.contains("packets keep the port that they have"),
+        "{told}"
+    );
     // One beside it that is not relayed for needs what it needed.
     let other = pool.replace("web", "mail").replace(".80\"", ".81\"");
     let other = other.replace("forward = \"proxy\"", "");
