@@ -202,10 +202,84 @@ fn a_file_of_commands_is_read_line_by_line() {
             "max 10, hard 20",
             "198.51.100.3 is served at port 8443",
             "\"www3\": which address is that?",
-            "client_acl 2: put prefixes into a file",
-            "the list permits, the opposite of its last entry",
+            "client_acl 2 is `acl` of the pool",
+            "it permits, the opposite of its last entry",
         ],
     );
+    assert_eq!(pool["acl"].to_string(), "[\"deny 203.0.113.0/24\"]");
+    assert_eq!(pool["acl_default"].as_str(), Some("allow"));
+    assert!(reals[1].get("port").is_none(), "packets keep their port");
+}
+
+/// Without an interface Pen is a proxy, and so is the pool: what it limits, waits for and
+/// admits, and where each server listens, are settings.
+#[test]
+fn a_proxy_of_pens_becomes_a_proxy() {
+    let text = imported(
+        "pen -h -x 300 -t 5 -b 10 -O 'idle_timeout 90' -O transparent -e 192.0.2.8:8080 \
+         -O 'acl 3 permit country DE' -O 'acl 3 permit 10.0.0.0 255.0.0.0' -O 'client_acl 3' \
+         -q 50 -H 192.0.2.10:80 192.0.2.2:8080 192.0.2.3",
+    );
+    let toml = settings(&text);
+    assert!(toml.get("balance").is_none(), "{text}");
+    let pool = &toml["pool"]["pen"];
+    let told = |key: &str| pool[key].to_string();
+    assert_eq!(told("forward"), "\"proxy\"");
+    assert_eq!(
+        told("reals"),
+        "[{ address = \"192.0.2.2\", port = 8080 }, { address = \"192.0.2.3\" }]"
+    );
+    assert_eq!(
+        told("emergency"),
+        "[{ address = \"192.0.2.8\", port = 8080 }]"
+    );
+    assert_eq!(told("method"), "\"source-hash\"");
+    assert_eq!(told("max_connections"), "300");
+    assert_eq!(told("connect_timeout"), "\"5s\"");
+    assert_eq!(told("idle_timeout"), "\"90s\"");
+    assert_eq!(told("transparent"), "true");
+    assert_eq!(told("acl"), "[\"allow country:DE\", \"allow 10.0.0.0/8\"]");
+    assert_eq!(told("acl_default"), "\"deny\"");
+    assert_eq!(pool["check"]["rise"].as_integer(), Some(5));
+    assert!(pool["check"].get("timeout").is_none());
+    tells(
+        &text,
+        &[
+            "(-q): not carried over: as many may wait to be accepted",
+            "`proxy_protocol = \"v2\"` tells the servers",
+            "does each server's answer come back through this host?",
+            "served clients as well that an access list denied",
+        ],
+    );
+    assert!(!text.contains("hands packets on"), "{text}");
+
+    let method = |options: &str| {
+        let text = imported(&format!("pen {options} 192.0.2.10:80 192.0.2.2 192.0.2.3"));
+        settings(&text)["pool"]["pen"]["method"].to_string()
+    };
+    assert_eq!(method("-r"), "\"round-robin\"");
+    assert_eq!(method("-W"), "\"least-connections\"");
+    assert_eq!(method(""), "\"source-hash\"");
+
+    // Of both families, no server can see the client's address.
+    let mixed = imported("pen -O transparent 192.0.2.10:80 '[2001:db8::2]:8080'");
+    let pool = settings(&mixed)["pool"]["pen"].clone();
+    assert!(pool.get("transparent").is_none(), "{mixed}");
+    assert_eq!(pool["reals"][0]["port"].as_integer(), Some(8080));
+    tells(&mixed, &["not carried over: transparent"]);
+}
+
+/// A list longer than a pool's is told, and denies nobody by halves.
+#[test]
+fn a_list_that_is_too_long_is_told() {
+    let entries: String = (0..65)
+        .map(|n| format!("-O 'acl 2 deny 10.0.{n}.0 255.255.255.0' "))
+        .collect();
+    let text = imported(&format!(
+        "pen {entries} -O 'client_acl 2' 192.0.2.10:80 192.0.2.2"
+    ));
+    assert!(settings(&text)["pool"]["pen"].get("acl").is_none());
+    tells(&text, &["client_acl 2 has 65 entries, and `acl` takes 64"]);
 }
 
 /// Each option is answered, and nothing that is not whole becomes a setting.
@@ -216,14 +290,13 @@ fn every_option_is_answered() {
                    -Z -R -L tls1 -D -Q -n -S 3 -N -y";
     let text = imported(&format!("pen {options} 80 192.0.2.2:8080:10 www"));
     let comments = comments(&text);
-    for letter in "BCHPTXacdfjlmpqsuxwEKGAZRLDQnSNy".chars() {
+    for letter in "BCHPTXacdfjlmpqsuwEKGAZRLDQnSNy".chars() {
         let named = format!(" (-{letter}): ");
         assert!(comments.contains(&named), "-{letter}: {comments}");
     }
     tells(
         &text,
         &[
-            "without dsr_if Pen is a proxy",
             "\"\" is not the address of one host",
             "abuse server",
             "it is no option of Pen's",
@@ -232,19 +305,27 @@ fn every_option_is_answered() {
     assert!(settings(&text).get("pool").is_none(), "{text}");
     assert!(text.contains("#[pool.pen]"), "{text}");
 
+    // A setting of a proxy, and of nothing where packets are handed on.
+    assert!(text.contains("max_connections = 20"), "{text}");
+    let dsr = imported("pen -x 20 -O 'dsr_if lo' 192.0.2.10:80 192.0.2.2");
+    tells(&dsr, &["(-x): conn_max 20: not carried over: weir hands"]);
+
     let whole =
         imported("pen -W -h -b 5 -e 192.0.2.8:80 192.0.2.10:80 192.0.2.2:8080 192.0.2.3:80:0:0:5");
     let reals = settings(&whole)["pool"]["pen"]["reals"].to_string();
     assert_eq!(
         reals,
-        "[{ address = \"192.0.2.2\", weight = 0 }, { address = \"192.0.2.3\", weight = 5 }]"
+        "[{ address = \"192.0.2.2\", port = 8080, weight = 0 }, { address = \"192.0.2.3\", weight = 5 }]"
+    );
+    assert_eq!(
+        settings(&whole)["pool"]["pen"]["emergency"].to_string(),
+        "[{ address = \"192.0.2.8\" }]"
     );
     tells(
         &whole,
         &[
-            "-h is a hash",
-            "the emergency server \"192.0.2.8\"",
-            "served at port 8080",
+            "the fewest connections for its weight",
+            "the emergency server served clients",
         ],
     );
 }

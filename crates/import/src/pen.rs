@@ -1,7 +1,7 @@
 //! Pen's command line and its files of commands as `[balance]`, `[pool.pen]` and
-//! `[tarpit]`. Pen is a proxy unless it is told of an interface (`dsr_if`); weir is given
-//! what both have in common, and everything else that was typed is named with the place
-//! where it stands and what does it here.
+//! `[tarpit]`. Pen is a proxy unless it is told of an interface (`dsr_if`), and so is the
+//! pool; everything that was typed and has no setting here is named with the place where
+//! it stands and what does it here.
 
 mod acl;
 mod commands;
@@ -40,12 +40,37 @@ struct Pen {
     is_hash: bool,
     is_round_robin: bool,
     is_weighted: bool,
+    is_transparent: bool,
     blacklist: Option<u64>,
     timeout: Option<u64>,
+    idle_timeout: Option<u64>,
+    connections: Option<u64>,
     emergency: Option<Server>,
     /// What has no setting here, in the order in which it was typed, each once.
-    remarks: Vec<String>,
+    remarks: Vec<Remark>,
     words: usize,
+}
+
+/// What becomes of something that was typed.
+#[derive(PartialEq, Eq)]
+struct Remark {
+    place: Place,
+    text: Said,
+}
+
+/// A text for both kinds of Pen's, or one for each: whether there is a `dsr_if` is only
+/// known once all was read.
+#[derive(PartialEq, Eq, Clone)]
+enum Said {
+    Always(String),
+    ByKind(ByKind),
+}
+
+/// What is said with `dsr_if`, and of a proxy; empty where it is a setting.
+#[derive(PartialEq, Eq, Clone, Copy)]
+struct ByKind {
+    dsr: &'static str,
+    proxy: &'static str,
 }
 
 /// The address and port at which Pen accepts clients.
@@ -58,8 +83,23 @@ struct Listen {
 }
 
 impl Pen {
+    fn is_proxy(&self) -> bool {
+        self.interface.is_none()
+    }
+
     fn remark(&mut self, place: &str, text: &str) {
-        let remark = format!("{place}: {text}");
+        self.say(place, Said::Always(text.to_owned()));
+    }
+
+    fn remark_by_kind(&mut self, place: &str, texts: ByKind) {
+        self.say(place, Said::ByKind(texts));
+    }
+
+    fn say(&mut self, place: &str, text: Said) {
+        let remark = Remark {
+            place: place.to_owned(),
+            text,
+        };
         if !self.remarks.contains(&remark) {
             self.remarks.push(remark);
         }

@@ -84,6 +84,18 @@ impl Acl {
         self.entries.last().is_none_or(|entry| !entry.permits)
     }
 
+    /// The entries as rules of a pool, in their order.
+    pub(super) fn rules(&self) -> Vec<String> {
+        let rule = |entry: &Entry| {
+            let verdict = if entry.permits { "allow" } else { "deny" };
+            match entry.who {
+                Who::Prefix(prefix) => format!("{verdict} {prefix}"),
+                Who::Country(country) => format!("{verdict} country:{country}"),
+            }
+        };
+        self.entries.iter().map(rule).collect()
+    }
+
     pub(super) fn has_country(&self) -> bool {
         let countries = self.entries.iter();
         countries

@@ -1,9 +1,9 @@
 //! Pen's commands: those of its files, of `-O` and of penctl.
 
-use super::{MAX_INCLUDES, MAX_SERVERS, Pen, Read, acl::Entry};
+use super::{ByKind, MAX_INCLUDES, MAX_SERVERS, Pen, Read, acl::Entry};
 use crate::Error;
 
-/// Commands that have no setting here, and what is in their place.
+/// Commands that have no setting here, and what is in their place, whatever Pen is.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
         &[
@@ -18,33 +18,12 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "not carried over: it is for finding faults in Pen, or does nothing there; `weir why` and `weir events` say what weir does",
     ),
     (
-        &[
-            "clients_max",
-            "conn_max",
-            "pending_max",
-            "idlers",
-            "idle_timeout",
-            "tcp_fastclose",
-            "tcp_nodelay",
-            "keepalive",
-        ],
-        "not carried over: weir hands packets on and holds no connection, so there is nothing to limit, to open or to close",
-    ),
-    (
         &["tracking"],
         "changed: a connection stays with its server for as long as that lives; which one a client's next connection meets, `method` says",
     ),
     (
-        &["source", "transparent"],
-        "nothing to do: the servers see each client's own address and answer it themselves",
-    ),
-    (
         &["epoll", "kqueue", "poll", "select"],
-        "nothing to do: packets are handed on in the kernel",
-    ),
-    (
-        &["http"],
-        "not carried over: HTTP is not read, and needs no X-Forwarded-For: the servers see each client's own address",
+        "nothing to do: weir takes what the kernel does best",
     ),
     (
         &[
@@ -93,8 +72,55 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
     (
         &["prio"],
-        "not carried over: servers are not ranked; give those of a higher number weight = 0, and a weight with `weir real weight` when they are needed",
+        "not carried over: servers are not ranked; give those of a higher number weight = 0, and a weight with `weir real weight` when they are needed, or make them the pool's `emergency`",
     ),
+];
+
+/// Likewise, where it matters what Pen is.
+const INSTEAD_BY_KIND: &[(&[&str], ByKind)] = &[
+    (
+        &[
+            "clients_max",
+            "conn_max",
+            "pending_max",
+            "idlers",
+            "idle_timeout",
+            "tcp_fastclose",
+            "tcp_nodelay",
+            "keepalive",
+        ],
+        ByKind {
+            dsr: "not carried over: weir hands packets on and holds no connection, so there is nothing to limit, to open or to close",
+            proxy: "not carried over: connections are accepted as they come, none is opened beforehand, and none is held back",
+        },
+    ),
+    (
+        &["source", "transparent"],
+        ByKind {
+            dsr: "nothing to do: the servers see each client's own address and answer it themselves",
+            proxy: "not carried over: connections to the servers come from the address of this host's route to them",
+        },
+    ),
+    (
+        &["http"],
+        ByKind {
+            dsr: "not carried over: HTTP is not read, and needs no X-Forwarded-For: the servers see each client's own address",
+            proxy: "not carried over: HTTP is not read; `proxy_protocol = \"v2\"` tells the servers each client's address, where they take it (nginx: `listen 80 proxy_protocol`)",
+        },
+    ),
+];
+
+/// `transparent`; `conn_max` and `idle_timeout`: settings of a proxy, of which nothing is
+/// to be said there.
+const SETTINGS_OF_A_PROXY: [ByKind; 2] = [
+    ByKind {
+        dsr: INSTEAD_BY_KIND[1].1.dsr,
+        proxy: "",
+    },
+    ByKind {
+        dsr: INSTEAD_BY_KIND[0].1.dsr,
+        proxy: "",
+    },
 ];
 
 impl Pen {
@@ -120,12 +146,17 @@ impl Pen {
             ["no", "hash"] => self.is_hash = false,
             ["no", "roundrobin"] => self.is_round_robin = false,
             ["no", "weight"] => self.is_weighted = false,
-            ["no", name] if instead(name).is_some() => {
+            ["no", "transparent"] => self.is_transparent = false,
+            ["no", name] if is_known(name) => {
                 self.remark(place, "nothing to do: nothing of that is done here");
             }
             ["hash"] => self.is_hash = true,
             ["roundrobin"] => self.is_round_robin = true,
             ["weight"] => self.is_weighted = true,
+            ["transparent"] => {
+                self.is_transparent = true;
+                self.remark_by_kind(place, SETTINGS_OF_A_PROXY[0]);
+            }
             ["acl", number, rest @ ..] => self.acl_entry(place, number, rest),
             [name @ ("client_acl" | "tarpit_acl"), rest @ ..] => {
                 match list_number(rest.first().unwrap_or(&"0")) {
@@ -138,21 +169,23 @@ impl Pen {
                 true => self.interface = Some((*name).to_owned()),
                 false => self.remark(place, "asked: that is no name of an interface"),
             },
-            [name @ ("blacklist" | "timeout"), value] => match value.parse() {
-                Ok(seconds) if *name == "blacklist" => self.blacklist = Some(seconds),
-                Ok(seconds) => self.timeout = Some(seconds),
-                Err(_) => self.remark(place, "not carried over: that is no number of seconds"),
-            },
-            ["blacklist" | "timeout" | "listen"] => {
+            [
+                name @ ("blacklist" | "timeout" | "idle_timeout" | "conn_max"),
+                value,
+            ] => self.number(place, name, value),
+            ["blacklist" | "timeout" | "idle_timeout" | "conn_max" | "listen"] => {
                 self.remark(place, "nothing to do: it asks a running Pen");
             }
             ["listen", at] => self.listen_at(place, at),
             ["server", number, rest @ ..] => self.server(place, number, rest),
-            _ => {
-                let text =
-                    instead(words[0]).unwrap_or("not carried over: it is no command of Pen's");
-                self.remark(place, text);
-            }
+            _ => match by_kind(words[0]) {
+                Some(texts) => self.remark_by_kind(place, texts),
+                None => {
+                    let text =
+                        instead(words[0]).unwrap_or("not carried over: it is no command of Pen's");
+                    self.remark(place, text);
+                }
+            },
         }
         Ok(())
     }
@@ -172,6 +205,22 @@ impl Pen {
         }
         let text = read(name).map_err(|why| Error(format!("{place}: {why}")))?;
         self.read_file(name, &text, read, depth + 1)
+    }
+
+    fn number(&mut self, place: &str, name: &str, value: &str) {
+        let Ok(number) = value.parse() else {
+            return self.remark(place, "not carried over: that is no number");
+        };
+        let setting = match name {
+            "blacklist" => &mut self.blacklist,
+            "timeout" => &mut self.timeout,
+            "idle_timeout" => &mut self.idle_timeout,
+            _ => &mut self.connections,
+        };
+        *setting = Some(number);
+        if matches!(name, "idle_timeout" | "conn_max") {
+            self.remark_by_kind(place, SETTINGS_OF_A_PROXY[1]);
+        }
     }
 
     fn no_list(&mut self, place: &str) {
@@ -272,6 +321,17 @@ impl Pen {
 fn instead(name: &str) -> Option<&'static str> {
     let entry = INSTEAD.iter().find(|(names, _)| names.contains(&name));
     entry.map(|(_, text)| *text)
+}
+
+fn by_kind(name: &str) -> Option<ByKind> {
+    let entry = INSTEAD_BY_KIND
+        .iter()
+        .find(|(names, _)| names.contains(&name));
+    entry.map(|(_, texts)| *texts)
+}
+
+fn is_known(name: &str) -> bool {
+    instead(name).is_some() || by_kind(name).is_some()
 }
 
 fn list_number(text: &str) -> Option<usize> {

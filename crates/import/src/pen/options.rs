@@ -1,6 +1,6 @@
 //! Pen's options, then where it listens, then its servers.
 
-use super::{Listen, MAX_SERVERS, Pen, Place, Read, Server, server::split_host};
+use super::{ByKind, Listen, MAX_SERVERS, Pen, Place, Read, Server, server::split_host};
 use crate::Error;
 
 /// Options with a value.
@@ -8,8 +8,11 @@ const WITH_VALUE: &str = "BCFOSTbceijlmopqtuwxEKGAL";
 /// Options that stand alone, or together behind one dash.
 const PLAIN: &str = "DHPQUWXZRadfhnrsN";
 
-const PROXY_ONLY: &str =
-    "weir hands packets on and holds no connection, so there is nothing to limit";
+/// What becomes of the length of the accept queue (`-q`).
+const QUEUE: ByKind = ByKind {
+    dsr: "not carried over: weir hands packets on and holds no connection, so there is nothing to limit",
+    proxy: "not carried over: as many may wait to be accepted as the kernel allows (net.core.somaxconn)",
+};
 const TLS: &str = "TLS ends at the servers: give certificates and keys to them";
 
 impl Pen {
@@ -136,6 +139,10 @@ impl Pen {
                 return Ok(());
             }
             _ => {
+                if letter == 'q' {
+                    self.remark_by_kind(place, QUEUE);
+                    return Ok(());
+                }
                 let text = match letter {
                     'B' => {
                         "not carried over: an abuse server for denied clients: weir drops what they send, before it looks for a pool"
@@ -147,7 +154,6 @@ impl Pen {
                     'p' => {
                         "not carried over: a file for the process id: systemd has it (`systemctl show -p MainPID weir`)"
                     }
-                    'q' => PROXY_ONLY,
                     'u' => "nothing to do: the daemon gives up every right but those that it needs",
                     'S' => "nothing to do: Pen itself has no use for it any more",
                     'i' => "not carried over: it is for Windows",

@@ -5,16 +5,20 @@ use std::net::IpAddr;
 use toml::{Table, Value};
 use weir_core::Prefix;
 
-use super::{Listen, Pen, Server, server::unicast};
+use super::{Listen, Pen, Said, Server, server::unicast};
 use crate::Toml;
 
 /// The name of the pool.
 const POOL: &str = "pen";
-/// The most that `weight`, `rise` and `timeout` take, and prefixes of `addresses`.
+/// The most that `weight`, `rise`, `timeout` and `connect_timeout`, `idle_timeout` and
+/// `max_connections` take, prefixes of `addresses`, and rules of `acl`.
 const MAX_WEIGHT: u64 = 1000;
 const MAX_RISE: u64 = 100;
 const MAX_TIMEOUT: u64 = 60;
+const MAX_IDLE: u64 = 86_400;
+const MAX_CONNECTIONS: u64 = 1_000_000;
 const MAX_PREFIXES: usize = 256;
+const MAX_RULES: usize = 64;
 /// How often weir asks the servers whether they live.
 const INTERVAL: u64 = 2;
 
@@ -37,8 +41,16 @@ pub(super) fn configuration(mut pen: Pen) -> String {
     if !pen.remarks.is_empty() {
         toml.line("");
     }
+    let is_proxy = pen.is_proxy();
     for remark in std::mem::take(&mut pen.remarks) {
-        toml.note(&remark);
+        let text = match &remark.text {
+            Said::Always(text) => text,
+            Said::ByKind(texts) if is_proxy => texts.proxy,
+            Said::ByKind(texts) => texts.dsr,
+        };
+        if !text.is_empty() {
+            toml.note(&format!("{}: {text}", remark.place));
+        }
     }
     let vip = pen.listen.as_ref().and_then(|listen| unicast(&listen.host));
     let reals = reals(&pen, vip, &mut toml);
@@ -53,7 +65,14 @@ fn reals<'a>(pen: &'a Pen, vip: Option<IpAddr>, toml: &mut Toml) -> Vec<(IpAddr,
     for server in pen.servers.values() {
         let at = format!("{}: server {:?}", server.place, server.host);
         let Some(address) = server.address() else {
-            toml.note(&format!("asked: {at}: which address is that? weir wants that of one host on the interface's segment."));
+            toml.note(&format!(
+                "asked: {at}: which address is that? weir wants that of one host{}.",
+                if pen.is_proxy() {
+                    ""
+                } else {
+                    " on the interface's segment"
+                }
+            ));
             continue;
         };
         if Some(address) == vip {
@@ -69,10 +88,10 @@ fn reals<'a>(pen: &'a Pen, vip: Option<IpAddr>, toml: &mut Toml) -> Vec<(IpAddr,
             continue;
         }
         if server.max > 0 || server.hard > 0 {
-            toml.note(&format!("not carried over: {at}: max {}, hard {}: connections of a server are not counted here; let it limit them itself.", server.max, server.hard));
+            toml.note(&format!("not carried over: {at}: max {}, hard {}: there is no limit for one server; let it limit them itself.", server.max, server.hard));
         }
         if server.prio > 0 {
-            toml.note(&format!("not carried over: {at}: prio {}: servers are not ranked; `weir real weight` changes weights while it runs.", server.prio));
+            toml.note(&format!("not carried over: {at}: prio {}: servers are not ranked; `weir real weight` changes weights while it runs, and `emergency` of the pool has those that serve when no other does.", server.prio));
         }
         reals.push((address, server));
     }
@@ -85,11 +104,7 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
         toml.note("asked: where does Pen listen? Neither the command line nor a `listen` says it: no pool is made.");
         return;
     };
-    let is_proxy = pen.interface.is_none();
-    if is_proxy {
-        toml.note("changed: without dsr_if Pen is a proxy: it accepts connections and makes its own to the servers. weir hands packets on, and the servers answer the clients themselves: each needs the virtual address on its loopback interface (docs/guide/balance.md says how), and is on the segment of the interface.");
-        toml.note("asked: which interface is that?");
-    }
+    let is_proxy = pen.is_proxy();
     let whole = vip.is_some() && !reals.is_empty();
     if !whole {
         let why = match vip {
@@ -101,7 +116,7 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
         };
         toml.note(&format!("asked: {why}"));
     }
-    if whole {
+    if whole && !is_proxy {
         toml.note("changed: Pen answers ARP for its address whoever else has it; `announce` adds it to the interface once nobody has, and announces it.");
     }
     // A table that is not whole is there as a comment.
@@ -117,30 +132,37 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
             }
         }
     };
-    let interface = pen.interface.as_deref().unwrap_or("eth0");
-    table(
-        "balance",
-        vec![("interface", interface.into()), ("announce", true.into())],
-    );
-    let ports = ports(pen, listen);
-    let vip = vip.map_or("192.0.2.80".to_owned(), |vip| vip.to_string());
+    if let Some(interface) = pen.interface.as_deref() {
+        table(
+            "balance",
+            vec![("interface", interface.into()), ("announce", true.into())],
+        );
+    }
+    let shown = vip.map_or("192.0.2.80".to_owned(), |vip| vip.to_string());
     let list: Vec<Value> = match reals {
-        [] => vec![real(IpAddr::from([192, 0, 2, 11]), 1)],
+        [] => vec![real(IpAddr::from([192, 0, 2, 11]), 1, None)],
         reals => reals
             .iter()
-            .map(|(address, server)| real(*address, weight(pen, server)))
+            .map(|(address, server)| real(*address, weight(pen, server), port(pen, listen, server)))
             .collect(),
     };
-    table(
-        &format!("pool.{POOL}"),
-        vec![
-            ("vip", vec![vip].into()),
-            ("ports", ports.clone().into()),
-            ("reals", list.into()),
-            ("method", "maglev".into()),
-            ("check", check(pen, listen).into()),
-        ],
-    );
+    let mut settings: Vec<(&str, Value)> = vec![
+        ("vip", vec![shown].into()),
+        ("ports", ports(pen, listen).into()),
+        ("reals", list.into()),
+        ("method", method(pen).into()),
+    ];
+    if is_proxy {
+        settings.insert(0, ("forward", "proxy".into()));
+        settings.extend(relaying(pen, vip, reals));
+    }
+    if let Some((address, server)) = emergency(pen, vip, reals) {
+        let one = real(address, 1, port(pen, listen, server));
+        settings.push(("emergency", vec![one].into()));
+    }
+    settings.extend(access(pen));
+    settings.push(("check", check(pen, listen).into()));
+    table(&format!("pool.{POOL}"), settings);
     if !whole {
         return;
     }
@@ -149,11 +171,89 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
     }
 }
 
-fn real(address: IpAddr, weight: u64) -> Value {
+/// Which server a new connection meets. Without an option Pen's proxy sends a client to the
+/// server that it had, and with `-W` to the one with the fewest connections for its weight.
+fn method(pen: &Pen) -> &'static str {
+    match (pen.is_proxy(), pen.is_round_robin, pen.is_weighted) {
+        (false, ..) => "maglev",
+        (true, true, _) => "round-robin",
+        (true, _, true) => "least-connections",
+        (true, ..) => "source-hash",
+    }
+}
+
+/// What a proxy has besides.
+fn relaying(
+    pen: &Pen,
+    vip: Option<IpAddr>,
+    reals: &[(IpAddr, &Server)],
+) -> Vec<(&'static str, Value)> {
+    let seconds = |seconds: u64| Value::from(format!("{seconds}s"));
+    let mut settings = Vec::new();
+    if pen.is_transparent && is_one_family(vip, reals) {
+        settings.push(("transparent", true.into()));
+    }
+    if let Some(most) = pen.connections {
+        let most = most.clamp(1, MAX_CONNECTIONS) as i64;
+        settings.push(("max_connections", most.into()));
+    }
+    if let Some(time) = pen.timeout {
+        settings.push(("connect_timeout", seconds(time.clamp(1, MAX_TIMEOUT))));
+    }
+    if let Some(time) = pen.idle_timeout.filter(|time| *time > 0) {
+        settings.push(("idle_timeout", seconds(time.min(MAX_IDLE))));
+    }
+    settings
+}
+
+/// Only then a server can see the client's address.
+fn is_one_family(vip: Option<IpAddr>, reals: &[(IpAddr, &Server)]) -> bool {
+    let is_v4 = vip.is_some_and(|vip| vip.is_ipv4());
+    reals.iter().all(|(address, _)| address.is_ipv4() == is_v4)
+}
+
+/// The emergency server, where it can be one.
+fn emergency<'a>(
+    pen: &'a Pen,
+    vip: Option<IpAddr>,
+    reals: &[(IpAddr, &Server)],
+) -> Option<(IpAddr, &'a Server)> {
+    let server = pen.emergency.as_ref()?;
+    let address = server.address()?;
+    let is_other = Some(address) != vip && reals.iter().all(|(known, _)| *known != address);
+    let fits = !(pen.is_proxy() && pen.is_transparent)
+        || vip.is_some_and(|vip| vip.is_ipv4() == address.is_ipv4());
+    (is_other && fits).then_some((address, server))
+}
+
+/// The list of clients as the pool's own.
+fn access(pen: &Pen) -> Vec<(&'static str, Value)> {
+    let acl = pen.client_acl.map(|number| &pen.acls[number]);
+    let rules = acl.map(|acl| acl.rules()).unwrap_or_default();
+    let Some(acl) = acl.filter(|_| (1..=MAX_RULES).contains(&rules.len())) else {
+        return Vec::new();
+    };
+    let others = match acl.permits_others() {
+        true => "allow",
+        false => "deny",
+    };
+    vec![("acl", rules.into()), ("acl_default", others.into())]
+}
+
+/// The port of a server's own, which only a proxy can send to.
+fn port(pen: &Pen, listen: &Listen, server: &Server) -> Option<u16> {
+    let differs = server.port != 0 && server.port != listen.port;
+    (pen.is_proxy() && differs).then_some(server.port)
+}
+
+fn real(address: IpAddr, weight: u64, port: Option<u16>) -> Value {
     let mut table = Table::new();
     table.insert("address".to_owned(), address.to_string().into());
     if weight != 1 {
         table.insert("weight".to_owned(), (weight as i64).into());
+    }
+    if let Some(port) = port {
+        table.insert("port".to_owned(), i64::from(port).into());
     }
     table.into()
 }
@@ -187,7 +287,7 @@ fn check(pen: &Pen, listen: &Listen) -> Table {
         };
     }
     set("interval", format!("{INTERVAL}s").into());
-    if let Some(seconds) = pen.timeout {
+    if let Some(seconds) = pen.timeout.filter(|_| !pen.is_proxy()) {
         set(
             "timeout",
             format!("{}s", seconds.clamp(1, MAX_TIMEOUT)).into(),
@@ -207,7 +307,7 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
         told.push(format!("asked: {}: port 0 is every port. Name in `ports` those that the servers serve; these are a guess.", listen.place));
     }
     for (address, server) in reals {
-        if server.port != 0 && server.port != listen.port {
+        if !pen.is_proxy() && server.port != 0 && server.port != listen.port {
             told.push(format!("asked: {}: {address} is served at port {}, and packets are handed on with the port that they have, {}: have the server listen there.", server.place, server.port, listen.port));
         }
         if server.weight > MAX_WEIGHT {
@@ -220,13 +320,42 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
             told.push(format!("not carried over: {}: weight {} of {address}: without -W Pen does not use it either.", server.place, server.weight));
         }
     }
-    told.push(match (pen.interface.is_some(), pen.is_round_robin) {
-        (true, true) => "changed: -r is no round robin in Pen's dsr mode, but a hash of source address and port; maglev is a hash of both addresses and ports, with weights, that moves few connections when servers come and go.",
-        (true, false) => "changed: Pen's dsr mode chooses by a hash of the source address, so that a client always meets one server; maglev is a hash of both addresses and ports: the connections of a client meet several.",
-        (false, true) => "changed: for round robin: maglev is a hash of both addresses and ports, which spreads connections as evenly.",
-        (false, false) if pen.is_hash => "changed: -h is a hash of the source address, so that a client always meets one server; maglev is a hash of both addresses and ports: the connections of a client meet several.",
-        (false, false) => "changed: Pen sends a client that comes back to the server that it had; with maglev, a hash of both addresses and ports, its connections meet several.",
+    told.push(match (pen.is_proxy(), pen.is_round_robin, pen.is_weighted) {
+        (false, true, _) => "changed: -r is no round robin in Pen's dsr mode, but a hash of source address and port; maglev is a hash of both addresses and ports, with weights, that moves few connections when servers come and go.",
+        (false, false, _) => "changed: Pen's dsr mode chooses by a hash of the source address, so that a client always meets one server; maglev is a hash of both addresses and ports: the connections of a client meet several.",
+        (true, true, _) => "changed: servers take turns, as in Pen.",
+        (true, false, true) => "changed: as with -W the server with the fewest connections for its weight is next; Pen sends a client that comes back to the server that it had.",
+        (true, false, false) if pen.is_hash => "changed: as with -h a client always meets one server, by a hash of its whole address; Pen hashes an IPv6 address's last byte only.",
+        (true, false, false) => "changed: Pen sends a client that comes back to the server that it had, and a new one to the next; here a hash of its address says which, so that it always meets one.",
     }.to_owned());
+    if pen.is_proxy() {
+        told.push("changed: the virtual address has to be on this host, as for Pen; a client's connection that is denied or that nobody serves is reset.".to_owned());
+        if pen.is_transparent
+            && is_one_family(
+                pen.listen.as_ref().and_then(|listen| unicast(&listen.host)),
+                reals,
+            )
+        {
+            told.push("asked: does each server's answer come back through this host? `transparent` takes routes that docs/guide/proxy.md shows.".to_owned());
+        } else if pen.is_transparent {
+            told.push("not carried over: transparent: the virtual address and the servers are of both families, and no server can see a client's address of the other one.".to_owned());
+        } else {
+            told.push("changed: the servers see this host as the client, as with Pen; `proxy_protocol = \"v2\"` tells them who it is, if they take it.".to_owned());
+        }
+        for (name, typed, most) in [
+            ("conn_max", pen.connections, MAX_CONNECTIONS),
+            ("timeout", pen.timeout, MAX_TIMEOUT),
+            ("idle_timeout", pen.idle_timeout, MAX_IDLE),
+        ] {
+            if let Some(typed) =
+                typed.filter(|typed| *typed > most || (*typed == 0 && name != "idle_timeout"))
+            {
+                told.push(format!(
+                    "changed: {name} {typed} is out of range here: at least 1 and at most {most}."
+                ));
+            }
+        }
+    }
     let rise = match pen.blacklist {
         Some(seconds) => format!(
             " As after blacklist {seconds} a server that has died is out for at least so many seconds, {} at most: rise times interval.",
@@ -239,14 +368,23 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
         told.push("asked: what does a server answer? `udp = \"ping\"` only finds out whether nobody is at the port.".to_owned());
     }
     if let Some(server) = &pen.emergency {
-        told.push(format!("not carried over: {}: the emergency server {:?}: give it to the pool with weight = 0, and a weight by `weir real weight` when it is needed. In Pen it served clients as well that an access list denied.", server.place, server.host));
+        let vip = unicast(&listen.host);
+        told.push(match emergency(pen, vip, reals) {
+            Some(_) => "changed: in Pen the emergency server served clients as well that an access list denied; here it serves nobody whom the pool does not.".to_owned(),
+            None => format!("asked: {}: the emergency server {:?}: which address is that? weir wants that of one host that is no other server, as `emergency` of the pool.", server.place, server.host),
+        });
     }
     if let Some(number) = pen.client_acl {
+        let rules = pen.acls[number].rules().len();
         let others = match pen.acls[number].permits_others() {
             true => "permits",
             false => "denies",
         };
-        told.push(format!("not carried over: client_acl {number}: put prefixes into a file for [list.NAME] (action = \"deny\" or \"allow\"), countries into [geofence]; clients that no entry names the list {others}, the opposite of its last entry. Both hold for all of this host's ports unless `ports` says which."));
+        told.push(match rules {
+            0 => format!("nothing to do: client_acl {number}: the list is empty and permits everybody."),
+            1..=MAX_RULES => format!("changed: client_acl {number} is `acl` of the pool; clients that no entry names it {others}, the opposite of its last entry, and here `acl_default` says so."),
+            _ => format!("not carried over: client_acl {number} has {rules} entries, and `acl` takes {MAX_RULES}: put the prefixes into the file of a [list.NAME] and name that in `acl`; clients that no entry names the list {others}, the opposite of its last entry."),
+        });
     }
     told
 }
