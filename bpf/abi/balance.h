@@ -55,7 +55,9 @@ struct balance_service {
 /* Rules of a pool, for all its services. */
 struct balance_rules {
 	__u32 acl;    /* number of the access list, and its default; 0: all clients */
-	__u32 method; /* BALANCE_BY_* */
+	__u16 method; /* BALANCE_BY_* */
+	__u16 udp_silence; /* after so many windows of 256 ticks without a packet a flow
+			      of UDP leaves a real that drains; 0: never */
 };
 
 struct balance_services {

@@ -49,10 +49,20 @@ static __always_inline __u32 balance_select(const struct balance_flow_key *key,
 	return ring && slot < BALANCE_SLOTS ? ring->reals[slot] : BALANCE_NOBODY;
 }
 
+/* Does a known flow leave its real, which drains? A client that opens one more connection
+ * from the port of an earlier one does, and a flow of UDP that was silent for long: such
+ * a real would never be without flows otherwise. */
+static __always_inline int balance_leaves(__u64 state, __u64 window, __u32 begins)
+{
+	__u32 silence = begins >> BEGINS_SILENCE_SHIFT;
+
+	return begins & BEGINS_FLOW ||
+	       (silence && balance_silence(state, window) >= silence);
+}
+
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
- * flow is remembered, and counted there if it cannot be. `begins`: bits of BEGINS_*. A
- * client that opens one more connection from the port of an earlier one leaves a real
- * that drains, which would never be without flows otherwise. */
+ * flow is remembered, and counted there if it cannot be. `begins`: what
+ * balance_begins() says. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    __u32 pool,
 					    struct balance_service_counter *served,
@@ -69,7 +79,8 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
 		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT &&
-		    likely(!(begins & BEGINS_FLOW && real->id & BALANCE_DRAINS))) {
+		    likely(!(real->id & BALANCE_DRAINS &&
+			     balance_leaves(state, window, begins)))) {
 			balance_touch(hash, state, window);
 			*chosen = real;
 			return number;

@@ -212,6 +212,12 @@ static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window)
 	       (window & FLOW_USED);
 }
 
+/* Windows since the flow with this `state` had a packet. */
+static __always_inline __u64 balance_silence(__u64 state, __u64 window)
+{
+	return (window - state) & FLOW_USED;
+}
+
 /* A packet of a flow that is known came. Written once a window, for other CPUs read the
  * line, too. */
 static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window)

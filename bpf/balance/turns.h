@@ -59,6 +59,8 @@ static __always_inline __u32 balance_tcp_flags(const void *l3, const void *end, 
 /* What balance_begins() says of a packet of a pool that has rules. */
 #define BEGINS_WITH_TURN 1 /* it begins a flow that has a turn */
 #define BEGINS_FLOW	 2 /* it opens a TCP connection, maybe one more of a known flow */
+/* From this bit on: of UDP, udp_silence of the pool. */
+#define BEGINS_SILENCE_SHIFT 8
 
 /* What a packet begins: bits of BEGINS_*. Global, so that the verifier does not know the
  * answer. */
@@ -71,6 +73,8 @@ __noinline int balance_begins(__u32 pool, __u32 protocol, __u32 tcp_flags)
 	if (!rules)
 		return 0;
 	return (opens ? BEGINS_FLOW : 0) |
+	       (protocol == IPPROTO_UDP ? rules->udp_silence << BEGINS_SILENCE_SHIFT
+					: 0) |
 	       (rules->method == BALANCE_BY_TURN && (protocol != IPPROTO_TCP || opens)
 			? BEGINS_WITH_TURN
 			: 0);

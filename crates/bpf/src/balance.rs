@@ -7,7 +7,7 @@ mod service_table;
 
 pub use acl::MAX_NETWORKS;
 
-use std::{collections::HashMap, mem::offset_of, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, mem::offset_of, net::IpAddr, sync::Arc, time::Duration};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{Protocol, balance::acl::Exceptions};
@@ -62,6 +62,21 @@ pub struct PoolRules {
     /// Whether a real drains that may have flows of this pool ([`Real::drains`]): packets
     /// of other pools are not asked what they begin.
     pub any_drains: bool,
+    /// After so long without a packet a flow of UDP leaves a real that drains, for nothing
+    /// else says that it has ended; `None`: never.
+    pub udp_silence: Option<Duration>,
+}
+
+impl PoolRules {
+    /// `udp_silence` as the kernel counts it, with `hz` timer ticks a second; less than
+    /// half of what can be told from a wrapped count.
+    fn silent_windows(&self, hz: u64) -> u16 {
+        let windows = |time: Duration| {
+            let ticks = time.as_secs().saturating_mul(hz);
+            (ticks >> abi::EVENT_WINDOW_SHIFT).clamp(1, 0x7fff) as u16
+        };
+        self.udp_silence.map_or(0, windows)
+    }
 }
 
 /// A real that takes packets.
@@ -187,17 +202,18 @@ impl Balancer {
 
     /// Makes these the services, for everybody; see [`Self::write_services_for`].
     pub fn write_services(&self, services: &[VirtualService]) -> Result<()> {
-        self.write_services_for(services, &[])
+        self.write_services_for(services, &[], 1)
     }
 
     /// Makes these the services, numbered as they come, and says which ports are
     /// looked up at all; see also [`crate::BanTable::set_port_features`]. Their rings are
     /// to be there. `pools`: what holds for them, by their numbers. A packet is judged by
-    /// an old access list or by the new one.
+    /// an old access list or by the new one. `hz`: timer ticks a second.
     pub fn write_services_for(
         &self,
         services: &[VirtualService],
         pools: &[PoolRules],
+        hz: u64,
     ) -> Result<()> {
         if services.len() > MAX_SERVICES {
             return Err(Error::refused(
@@ -225,7 +241,10 @@ impl Balancer {
             acl: acls.get(pool as usize).copied().unwrap_or(0),
             method: pools
                 .get(pool as usize)
-                .map_or(SlotBy::Flow, |pool| pool.slot_by) as u32,
+                .map_or(SlotBy::Flow, |pool| pool.slot_by) as u16,
+            udp_silence: pools
+                .get(pool as usize)
+                .map_or(0, |pool| pool.silent_windows(hz)),
         };
         let has_rules = |pool: u32| {
             let rules = rules_of(pool);

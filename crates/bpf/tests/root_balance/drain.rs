@@ -1,4 +1,7 @@
-//! A real that drains: it keeps the flows that it has, until their client opens new ones.
+//! A real that drains: it keeps the flows that it has, until their client opens new ones,
+//! or, of UDP, until they have been silent for long.
+
+use std::thread::sleep;
 
 use weir_bpf::balance::PoolRules;
 
@@ -14,8 +17,54 @@ impl Path {
         let mut pools = vec![PoolRules::default(); 4];
         pools[3].any_drains = drains;
         let services: Vec<_> = services().collect();
+        pools[3].udp_silence = Some(SILENCE);
         let balancer = &self.generation.balancer;
-        balancer.write_services_for(&services, &pools).unwrap();
+        balancer
+            .write_services_for(&services, &pools, hz())
+            .unwrap();
+    }
+}
+
+/// More than what is waited between two packets of a flow that is not silent.
+const SILENCE: Duration = Duration::from_secs(3);
+
+fn hz() -> u64 {
+    weir_bpf::JiffyClock::probe().unwrap().hz()
+}
+
+/// Until then each packet keeps the flow where it is.
+#[test]
+fn root_a_silent_flow_of_udp_leaves_a_real_that_drains() {
+    let path = Path::new();
+    path.drain(false);
+    let udp = |(family, host)| packet(family, host).udp(4000, 443).build();
+    let all = (0..2usize).flat_map(|family| (1..60u8).map(move |host| (family, host)));
+    let clients: Vec<_> = all
+        .filter(|client| path.forwarded(HOOKS[0], &udp(*client)) == 0)
+        .collect();
+    let (busy, silent): (Vec<_>, Vec<_>) = clients.iter().partition(|(_, host)| host % 2 == 0);
+    path.drain(true);
+    for family in 0..2 {
+        assert!(silent.iter().filter(|(of, _)| *of == family).count() > 5);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < SILENCE + Duration::from_millis(600) {
+        sleep(Duration::from_millis(300));
+        for client in &busy {
+            assert_eq!(path.forwarded(HOOKS[0], &udp(*client)), 0);
+        }
+    }
+    for (n, client) in silent.iter().enumerate() {
+        assert_eq!(path.forwarded(HOOKS[n % 2], &udp(*client)), 1);
+    }
+    // Where they are now, they stay; and silence moves none from a real that does not drain.
+    path.drain(false);
+    sleep(SILENCE + Duration::from_millis(600));
+    for client in silent {
+        assert_eq!(path.forwarded(HOOKS[1], &udp(client)), 1);
+    }
+    for client in busy {
+        assert_eq!(path.forwarded(HOOKS[0], &udp(client)), 0);
     }
 }
 

@@ -13,7 +13,7 @@ impl Path {
         let services: Vec<_> = services().collect();
         self.generation
             .balancer
-            .write_services_for(&services, &pools)
+            .write_services_for(&services, &pools, 250)
             .unwrap();
     }
 }

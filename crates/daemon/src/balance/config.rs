@@ -69,6 +69,8 @@ pub struct PoolConfig {
     pub method: Method,
     /// So long the share of a real that comes back grows.
     pub slow_start: Duration,
+    /// After so long a silence a flow of UDP ends, or leaves a real that drains.
+    pub udp_timeout: Duration,
     /// The way in which packets reach the reals.
     pub forward: Forward,
     /// The health check of the reals.
@@ -379,7 +381,8 @@ fn pool(
             );
         }
     }
-    let forward = forward(&mut section, &of);
+    let udp_timeout = proxy_config::udp_timeout(&mut section);
+    let forward = forward(&mut section, &of, udp_timeout);
     let is_proxied = matches!(forward, Forward::Proxy(_));
     let reals = reals(&mut section, &of, "reals", REALS, is_proxied);
     let acl = acl::read(&mut section, &of, lists);
@@ -426,6 +429,7 @@ fn pool(
         acl,
         method: method.map_or(Method::Maglev, |at| at.value),
         slow_start: slow_start.map_or(Duration::ZERO, |at| at.value),
+        udp_timeout,
         forward,
         check,
     });
@@ -489,7 +493,7 @@ fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
     vips
 }
 
-fn forward(section: &mut Section<'_, '_>, of: &str) -> Forward {
+fn forward(section: &mut Section<'_, '_>, of: &str, udp_timeout: Duration) -> Forward {
     const SOURCE: &str = "at most one address of this host of each family, such as [\"10.1.0.1\", \"2001:db8:1::1\"]";
     #[derive(Clone, Copy, PartialEq)]
     enum Kind {
@@ -506,7 +510,7 @@ fn forward(section: &mut Section<'_, '_>, of: &str) -> Forward {
     ];
     let kind = section.choice("forward", &KINDS);
     let kind = kind.map_or(Kind::L2, |at| at.value);
-    let limits = proxy_config::limits(section, of, kind == Kind::Proxy);
+    let limits = proxy_config::limits(section, of, kind == Kind::Proxy, udp_timeout);
     let port = section.integer("gue_port", 1..=65535);
     if let Some(port) = port.as_ref().filter(|_| kind != Kind::Gue) {
         let what = format!("gue_port in {of} is of forward = \"gue\" only");

@@ -6,7 +6,7 @@ use weir_config::{
     Section,
     manual::{
         Case, Key, NONE, Table,
-        Usual::{By, Means},
+        Usual::{By, Is, Means},
         key,
     },
     values::SECOND,
@@ -76,28 +76,25 @@ pub(super) const IDLE_TIMEOUT: Key = key(
     }]),
     "With forward = \"proxy\": how long a connection may be silent in both directions.",
 );
+/// How long a flow of datagrams lasts, with each `forward`.
 pub(super) const UDP_TIMEOUT: Key = key(
     "udp_timeout",
-    By(&[Case {
-        value: "\"1m\"",
-        when: "",
-        with: &[("forward", "\"proxy\"")],
-        without: &[],
-    }]),
-    "With forward = \"proxy\": how long a flow of datagrams may be.",
+    Is("\"1m\""),
+    "How long a flow of datagrams may be silent: the proxy ends it then, and with another forward it leaves a real that drains.",
 );
 
 /// Keys of a pool that only a proxy has.
-const PROXY_KEYS: [&str; 7] = [
+const PROXY_KEYS: [&str; 6] = [
     PROXY_PROTOCOL.name,
     TRANSPARENT.name,
     MAX_CONNECTIONS.name,
     MAX_CONNECTIONS_PER_CLIENT.name,
     CONNECT_TIMEOUT.name,
     IDLE_TIMEOUT.name,
-    UDP_TIMEOUT.name,
 ];
 
+/// The longest time of silence.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many threads there may be.
 const MAX_THREADS: u64 = 64;
 /// Reals that are tried for one connection.
@@ -113,8 +110,20 @@ pub(super) fn threads(root: &mut Section<'_, '_>) -> Option<usize> {
     threads.map(|at| at.value as usize)
 }
 
-/// What goes with `forward = "proxy"`, and with nothing else.
-pub(super) fn limits(section: &mut Section<'_, '_>, of: &str, is_proxied: bool) -> Limits {
+/// How long a flow of datagrams may be silent.
+pub(super) fn udp_timeout(section: &mut Section<'_, '_>) -> Duration {
+    let typed = section.duration("udp_timeout", SECOND..=DAY);
+    typed.map_or(60 * SECOND, |at| at.value)
+}
+
+/// What goes with `forward = "proxy"`, and with nothing else. `udp_timeout`: see
+/// [`udp_timeout`].
+pub(super) fn limits(
+    section: &mut Section<'_, '_>,
+    of: &str,
+    is_proxied: bool,
+    udp_timeout: Duration,
+) -> Limits {
     for key in PROXY_KEYS.iter().filter(|_| !is_proxied) {
         if let Some(line) = section.line_of(key).filter(|_| section.has(key)) {
             section.error(
@@ -131,14 +140,13 @@ pub(super) fn limits(section: &mut Section<'_, '_>, of: &str, is_proxied: bool) 
         let typed = section.duration(key, SECOND..=most);
         typed.map_or(usual, |at| at.value)
     };
-    const DAY: Duration = Duration::from_secs(24 * 3600);
     Limits {
         flows: most.map_or(10_000, |at| at.value),
         flows_of_client: of_client.map(|at| at.value as u32),
         tries: TRIES,
         connect_timeout: time("connect_timeout", 3 * SECOND, 60 * SECOND),
         idle_timeout: time("idle_timeout", 600 * SECOND, DAY),
-        udp_timeout: time("udp_timeout", 60 * SECOND, DAY),
+        udp_timeout,
         header: header.map_or(ProxyHeader::None, |at| at.value),
         is_transparent: transparent,
     }

@@ -475,6 +475,7 @@ impl State {
                             .any(|p| p.config.name == *name && drains(p)),
                         _ => false,
                     },
+                udp_silence: Some(pool.config.udp_timeout),
             };
         }
         rules
@@ -561,6 +562,7 @@ mod tests {
             acl: None,
             method: Method::Maglev,
             slow_start: Duration::ZERO,
+            udp_timeout: Duration::from_secs(60),
             forward: Forward::L2,
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),

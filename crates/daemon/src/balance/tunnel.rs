@@ -120,6 +120,7 @@ mod tests {
             acl: None,
             method: Method::Maglev,
             slow_start: Duration::ZERO,
+            udp_timeout: Duration::from_secs(60),
             forward: Forward::L2,
             check: CheckConfig {
                 kind: CheckKind::Tcp,

@@ -48,7 +48,7 @@ impl Forwarder for Kernel {
         for (pool, ring) in rings(false) {
             balancer.write_ring(pool, ring)?;
         }
-        balancer.write_services_for(&balance.services, &balance.pools)?;
+        balancer.write_services_for(&balance.services, &balance.pools, self.clock.hz())?;
         for (pool, ring) in rings(true) {
             balancer.write_ring(pool, ring)?;
         }

@@ -364,8 +364,12 @@ fn mistakes_are_named() {
             ":4: forward in [pool.web] is \"vxlan\"; allowed: \"l2\", \"ipip\", \"gue\", \"proxy\"",
         ),
         (
-            usual("", "forward = \"gue\"\nudp_timeout = \"1m\""),
-            ":5: udp_timeout in [pool.web] is of forward = \"proxy\" only",
+            usual("", "forward = \"gue\"\nidle_timeout = \"1m\""),
+            ":5: idle_timeout in [pool.web] is of forward = \"proxy\" only",
+        ),
+        (
+            usual("", "udp_timeout = \"2d\""),
+            ":4: udp_timeout in [pool.web] is ",
         ),
         (
             usual("", "forward = \"proxy\"\ngue_port = 6080"),
