@@ -2,11 +2,12 @@
 //! a real attacker of a real sshd is banned, by the ports and in the manner of the jail.
 
 mod common;
+#[path = "common/stock_fail2ban.rs"]
+mod stock_fail2ban;
 
 use std::{
     fs,
     net::SocketAddr,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -16,34 +17,15 @@ use weir_testkit::{
     traffic::TcpServer,
 };
 
-/// Where the package has its configuration.
-const STOCK: &str = "/etc/fail2ban";
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => _ = fs::copy(entry.path(), to).unwrap(),
-        }
-    }
-}
-
 #[test]
 fn root_the_stock_sshd_jail_bans_an_attacker() {
-    if skipped(&PROGRAMS) {
-        return;
-    }
-    if !Path::new(STOCK).join("jail.conf").exists() {
-        eprintln!("skipped: fail2ban package: there is no {STOCK}/jail.conf");
+    if skipped(&PROGRAMS) || stock_fail2ban::is_missing() {
         return;
     }
     for stamp in [Stamp::Traditional, Stamp::Iso] {
         let net = TestNet::new();
         let dir = tempfile::tempdir().unwrap();
-        copy(Path::new(STOCK), dir.path());
+        stock_fail2ban::copy("", dir.path());
         let config = format!(
             "interfaces = [\"eth0\"]\n[fail2ban]\npath = \"{}\"\n",
             dir.path().display()
@@ -116,10 +98,7 @@ fn root_nobody_gets_in_while_weir_takes_over_from_fail2ban() {
     let net = TestNet::new();
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
-    copy(
-        &Path::new(STOCK).join("action.d"),
-        &dir.path().join("action.d"),
-    );
+    stock_fail2ban::copy("action.d", &dir.path().join("action.d"));
     fs::create_dir(at("filter.d")).unwrap();
     fs::write(
         at("filter.d/shop.conf"),

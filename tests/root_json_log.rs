@@ -2,31 +2,20 @@
 //! are refused are banned, and what they write into their requests is nobody else's.
 
 mod common;
+#[path = "common/nginx.rs"]
+mod nginx;
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{Read, Write},
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
-    process::{Command, Stdio},
-    time::Duration,
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
-use weir_netlab::Child;
+use nginx::{Nginx, base64};
 use weir_testkit::traffic::{self, TcpServer};
 
 const WEB: u16 = 80;
-
-/// nginx, which takes its workers along.
-struct Nginx(Child);
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.0.signal(15);
-        let _ = self.0.wait(SOON);
-    }
-}
 
 /// What the guide says about nginx: lines of nginx's configuration, and of weir.toml.
 fn recipe() -> (&'static str, &'static str) {
@@ -42,23 +31,6 @@ fn recipe() -> (&'static str, &'static str) {
         block("nginx", "log_format"),
         block("toml", "/var/log/nginx/access.json"),
     )
-}
-
-/// Base64 (RFC 4648) of what stands in `Authorization: Basic`.
-fn base64(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for part in text.as_bytes().chunks(3) {
-        let byte = |n: usize| u32::from(part.get(n).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for n in 0..4 {
-            out.push(match n > part.len() {
-                true => '=',
-                false => char::from(DIGITS[(bits >> (18 - 6 * n)) as usize & 63]),
-            });
-        }
-    }
-    out
 }
 
 fn at(who: &str, port: u16) -> SocketAddr {
@@ -94,42 +66,19 @@ fn root_nginx_in_json_has_its_attackers_dropped() {
         .prefix("weir-test-")
         .tempdir()
         .unwrap();
-    // Its workers are not root.
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let at_dir = format!("{}/", dir.path().display());
     let log_format = log_format.replace("/var/log/nginx/", &at_dir);
     let tables = tables.replace("/var/log/nginx/", &at_dir);
-    let config = format!(
-        "daemon off; worker_processes 1; user www-data;
-         pid {at_dir}pid; error_log {at_dir}error.log;
-         events {{ worker_connections 64; }}
-         http {{
-             {log_format}
-             client_body_temp_path {at_dir}tmp; proxy_temp_path {at_dir}tmp;
-             fastcgi_temp_path {at_dir}tmp; uwsgi_temp_path {at_dir}tmp; scgi_temp_path {at_dir}tmp;
-             server {{
-                 listen {WEB}; listen [::]:{WEB};
-                 location /secret {{ return 401; }}
-                 location / {{ return 200 \"welcome\"; }}
-             }}
+    let http = format!(
+        "{log_format}
+         server {{
+             listen {WEB}; listen [::]:{WEB};
+             location /secret {{ return 401; }}
+             location / {{ return 200 \"welcome\"; }}
          }}"
     );
-    let conf = dir.path().join("conf");
-    fs::write(&conf, config).unwrap();
-    let mut command = Command::new("/usr/sbin/nginx");
-    command
-        .arg("-c")
-        .arg(&conf)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(dir.path().join("stderr")).unwrap());
-    let mut nginx = Nginx(net.host.spawn(command).unwrap());
-    soon("nginx", || {
-        let ended = nginx.0.wait(Duration::ZERO).unwrap();
-        let said = || fs::read_to_string(dir.path().join("stderr")).unwrap();
-        assert!(ended.is_none(), "{}", said());
+    let _nginx = Nginx::start(&net.host, dir.path(), &http, || {
         net.connects(CUSTOMER[0], at(CUSTOMER[0], WEB))
-            .then_some(())
     });
     let weir = Weir::start(&net.host, &format!("interfaces = [\"eth0\"]\n{tables}"));
 
