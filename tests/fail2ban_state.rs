@@ -127,6 +127,42 @@ fn left(host: &Plain, who: &str) -> Option<u64> {
     why["bans"][0]["remaining_seconds"].as_u64()
 }
 
+/// Of a log that it never read Fail2ban reads what is younger than `findtime`, and so does weir.
+#[test]
+fn failures_just_before_the_first_start_count_as_with_fail2ban() {
+    if !is_there() {
+        return;
+    }
+    let mut host = host();
+    let who = ["2001:db8::30", "203.0.113.30"];
+    // The usual findtime is 10 minutes.
+    for (seconds, who) in [(700, "203.0.113.31"), (30, who[0]), (30, who[1])] {
+        let then = jiff::Zoned::now() - jiff::SignedDuration::from_secs(seconds);
+        let line = format!(
+            "{} web shop: login from {who} failed\n",
+            then.strftime("%b %d %H:%M:%S")
+        );
+        append(&host, "shop.log", &line.repeat(2));
+    }
+    {
+        let server = Fail2ban::start(&host);
+        host.until("Fail2ban's bans", |_| {
+            server.banned("shop") == who.map(str::to_owned)
+        });
+    }
+    fs::remove_file(host.path("f2b.sqlite3")).unwrap();
+    host.start();
+    host.until("weir's bans", |host| {
+        who.iter().all(|who| host.is_banned(who))
+    });
+    let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
+    let line = format!("{now} web shop: login from 203.0.113.32 failed\n");
+    append(&host, "shop.log", &line.repeat(2));
+    host.until("the next ban", |host| host.is_banned("203.0.113.32"));
+    assert!(!host.is_banned("203.0.113.31"));
+    assert_eq!(host.json(&["bans"])["total"], 3);
+}
+
 #[test]
 fn bans_move_from_fail2ban_and_back() {
     if !is_there() {

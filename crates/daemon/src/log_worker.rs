@@ -50,7 +50,7 @@ use crate::{
     watch::config::WatchConfig,
 };
 use alerts::{Own, SourceAlerts};
-use group::{Group, Groups, running};
+use group::{Group, Groups, read_back, running};
 use hands::Hand;
 use in_hand::InHand;
 use line_filter::LineFilter;
@@ -282,9 +282,10 @@ impl Workers {
         daemon.log_status.set_sources(&workers);
         for (group, jails) in groups {
             let (key, title, names) = (group.key(), group.title(), group.names());
+            let back = read_back(&jails);
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
             let jails: Arc<[Running]> = jails.into();
-            let parts = group.parts(instance).into_iter().zip(names);
+            let parts = group.parts(instance, back).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {
                 let (number, hand) = hands.next().expect("there is one for each part");
                 // One thread saves what all of the group count.

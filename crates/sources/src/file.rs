@@ -88,6 +88,8 @@ pub enum Start {
     End,
     /// With the first line of each file.
     Beginning,
+    /// With the lines in the last so many bytes of each file; these are of [`Age::Backlog`].
+    Tail(u64),
     /// Where an earlier run stood. A file that was rotated meanwhile is
     /// finished first, if it is still in its directory. Files without a
     /// position are new and read from their beginning, except for those that

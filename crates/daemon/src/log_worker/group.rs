@@ -5,13 +5,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     sync::Mutex,
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use weir_core::detect::{Age, JournalMatch};
 use weir_sources::{
     FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Ring, RingConfig, Source,
-    SourceError, journal,
+    SourceError, Start, journal,
 };
 
 use super::{
@@ -28,6 +29,18 @@ use crate::{
 /// Segments whose lines remember each other where several threads read: each
 /// finds what the one before it, which had the segment, left there.
 const STATES: usize = 64;
+
+/// Of a log file that was never read, so much of its end is read back at most …
+const MAX_READ_BACK_BYTES: u64 = 16 << 20;
+/// … and so long a time of the journal.
+const MAX_READ_BACK: Duration = Duration::from_secs(24 * 3600);
+
+/// How far back the logs of these jails are read that were never read before, as Fail2ban
+/// does: by the longest `findtime` of its jails.
+pub(super) fn read_back(jails: &[Running]) -> Option<Duration> {
+    let fail2ban = jails.iter().filter(|jail| jail.config.fail2ban.is_some());
+    fail2ban.map(|jail| jail.config.limits.find_time).max()
+}
 
 /// What a group of jails reads together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,13 +95,18 @@ impl Group {
         }
     }
 
-    /// The source that each thread of the group opens.
-    pub fn parts(self, instance: &str) -> Vec<Open> {
+    /// The source that each thread of the group opens. What was never read is read back from
+    /// `back` ago, if that is given.
+    pub fn parts(self, instance: &str, back: Option<Duration>) -> Vec<Open> {
         let key = self.key();
         match self {
             Self::Files(subscriptions) => vec![Box::new(move |positions, held| {
                 Ok(Box::new(FileSource::open(FileConfig {
-                    from: positions.of_files(&patterns_of(&subscriptions)),
+                    from: match (positions.of_files(&patterns_of(&subscriptions)), back) {
+                        // Lines that are too old do not count.
+                        (Start::End, Some(_)) => Start::Tail(MAX_READ_BACK_BYTES),
+                        (from, _) => from,
+                    },
                     subscriptions: subscriptions.clone(),
                     held,
                 })?))
@@ -105,7 +123,14 @@ impl Group {
                 match positions.of_journal(&key) {
                     Some(cursor) => config.start = JournalStart::Cursor(cursor),
                     // While there is no journal yet, reading begins here.
-                    None => _ = positions.set(&key, &journal::cursor_of(Timestamp::now())),
+                    None => {
+                        let from = Timestamp::now() - back.unwrap_or_default().min(MAX_READ_BACK);
+                        let cursor = journal::cursor_of(from);
+                        positions.set(&key, &cursor);
+                        if back.is_some() {
+                            config.start = JournalStart::Cursor(cursor);
+                        }
+                    }
                 }
                 Ok(Box::new(JournalSource::open(config)?))
             })],

@@ -324,7 +324,7 @@ mod tests {
             let stop = Arc::new(AtomicBool::new(false));
             let worker = Worker {
                 in_hand: Arc::new(in_hand),
-                open: open.unwrap_or_else(|| group.parts("default").pop().unwrap()),
+                open: open.unwrap_or_else(|| group.parts("default", None).pop().unwrap()),
                 names: Arc::new(NameLookups::new(handles.clone())),
                 alerts: Own::new(&Arc::default(), &service.alerts, source),
                 log_status: service.log_status.clone(),

@@ -93,6 +93,14 @@ impl FileSource {
         }
         let (saved, known) = match start {
             Start::Beginning => return,
+            Start::Tail(bytes) => {
+                for tail in self.tails.values_mut() {
+                    tail.holds(Age::Backlog);
+                    // A file that cannot be read is told of by the first batch.
+                    let _ = tail.seek_tail(*bytes);
+                }
+                return;
+            }
             Start::Saved {
                 positions,
                 patterns,

@@ -130,6 +130,18 @@ impl Tail {
         }
     }
 
+    /// Goes to so many bytes before the end, and behind the line that is cut there.
+    pub fn seek_tail(&mut self, bytes: u64) -> io::Result<()> {
+        let size = self.metadata()?.len();
+        // A character of UTF-16 is not cut.
+        let from = size.saturating_sub(bytes) & !1;
+        if from > 0 {
+            self.seek(from)?;
+            self.discard = true;
+        }
+        Ok(())
+    }
+
     /// Goes to the end: behind the last newline, so that an unfinished line is
     /// delivered whole.
     pub fn seek_end(&mut self) -> io::Result<()> {

@@ -127,6 +127,32 @@ fn lines_are_delivered_once_when_their_newline_arrives() {
 }
 
 #[test]
+fn the_end_of_a_log_is_read_back_in_whole_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "one\ntwo\nthree\n");
+    for (bytes, expected) in [
+        (0, &[][..]),
+        (5, &[]),
+        (8, &["three"]),
+        (100, &["one", "two", "three"]),
+    ] {
+        let mut source = source(&[&log], Start::Tail(bytes));
+        let mut seen = Vec::new();
+        let _ = source
+            .read_batch(NOW, &mut |line, origin| {
+                assert_eq!(origin.age, Age::Backlog);
+                seen.push(String::from_utf8(line.to_vec()).unwrap());
+            })
+            .unwrap();
+        assert_eq!(seen, expected, "{bytes}");
+        append(&log, "later\n");
+        assert_eq!(lines(&mut source), ["later"], "{bytes}");
+        fs::write(&log, "one\ntwo\nthree\n").unwrap();
+    }
+}
+
+#[test]
 fn a_batch_ends_although_its_writer_does_not() {
     // What a batch leads to takes effect at its end: a server that logs faster
     // than it is read must not put that off.
