@@ -95,9 +95,11 @@ pub struct StoredState {
 /// # Errors
 /// It is not there, locked, of another version, or damaged. Nothing of it is used then.
 pub fn read(path: &Path) -> Result<StoredState, StateError> {
-    match path.try_exists() {
-        Ok(true) => {}
-        Ok(false) => return Err(StateError::Missing),
+    match std::fs::metadata(path) {
+        Ok(about) if about.is_file() => {}
+        // A FIFO would be waited for without an end.
+        Ok(_) => return Err(StateError::Io("it is no regular file".to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(StateError::Missing),
         Err(error) => return Err(StateError::Io(error.to_string())),
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -114,9 +116,11 @@ pub fn read(path: &Path) -> Result<StoredState, StateError> {
         if state.bans.len() + state.unreadable >= MAX_ROWS {
             return Err(StateError::Damaged(format!("more than {MAX_ROWS} bans")));
         }
-        let name: String = row.get(1)?;
-        let since = Timestamp::from_second(seconds(row.get_ref(2)?));
-        let (Ok(subject), Ok(since)) = (name.parse(), since) else {
+        let text = |column| row.get::<_, String>(column).ok();
+        let subject = text(1).and_then(|name| name.parse().ok());
+        let since = Timestamp::from_second(seconds(row.get_ref(2)?)).ok();
+        // What one row has does not cost the others.
+        let (Some(jail), Some(subject), Some(since)) = (text(0), subject, since) else {
             state.unreadable += 1;
             continue;
         };
@@ -129,21 +133,18 @@ pub fn read(path: &Path) -> Result<StoredState, StateError> {
             }
         };
         state.bans.push(StoredBan {
-            jail: row.get(0)?,
+            jail,
             subject,
             since,
             until,
-            count: u32::try_from(row.get::<_, i64>(4)?.max(1)).unwrap_or(u32::MAX),
+            count: u32::try_from(seconds(row.get_ref(4)?).max(1)).unwrap_or(u32::MAX),
             matches: matches(row.get_ref(5)?.as_bytes_or_null().ok().flatten()),
         });
     }
     let mut query = connection.prepare("SELECT path, lastfilepos FROM logs")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let (Some(path), Some(at)) = (
-            row.get::<_, Option<String>>(0)?,
-            row.get::<_, Option<i64>>(1)?,
-        ) else {
+        let (Ok(path), Ok(at)) = (row.get::<_, String>(0), row.get::<_, i64>(1)) else {
             continue;
         };
         let at = u64::try_from(at).unwrap_or(0);
@@ -153,7 +154,7 @@ pub fn read(path: &Path) -> Result<StoredState, StateError> {
     Ok(state)
 }
 
-/// Whole seconds, however SQLite keeps them.
+/// A whole number, of seconds for instance, however SQLite keeps it; 0 for what is none.
 fn seconds(value: rusqlite::types::ValueRef<'_>) -> i64 {
     match value {
         rusqlite::types::ValueRef::Integer(whole) => whole,
@@ -392,6 +393,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.sqlite3");
         assert!(matches!(read(&path), Err(StateError::Missing)));
+        // Nor is a FIFO waited for.
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert!(matches!(read(&fifo), Err(StateError::Io(_))));
         let ban = [ban("sshd", "192.0.2.7", None)];
         write(&path, &ban).unwrap();
         let other = Connection::open(&path).unwrap();
@@ -431,7 +443,8 @@ mod tests {
         let data = serde_json::json!({ "matches": lines }).to_string();
         db.execute(
             "INSERT INTO bips VALUES ('192.0.2.7', 'x', 1000.5, 9e18, -4, ?1), ('anna', 'x', 1, 2, 3, NULL),
-             ('192.0.2.8', 'x', 1000, 10, 1, 'no json')",
+             ('192.0.2.8', 'x', 1000, 10, 'many', 'no json'), (x'ff', 'x', 1, 2, 3, NULL),
+             ('192.0.2.9', x'ff', 1, 2, 3, NULL)",
             [data],
         )
         .unwrap();
@@ -440,7 +453,8 @@ mod tests {
         )
         .unwrap();
         let state = read(&path).unwrap();
-        assert_eq!((state.bans.len(), state.unreadable), (2, 1));
+        assert_eq!((state.bans.len(), state.unreadable), (2, 3));
+        assert_eq!(state.bans[1].count, 1);
         let long = &state.bans[0];
         assert_eq!(
             (long.until, long.count, long.matches.len()),

@@ -216,7 +216,7 @@ impl Fail2banState {
                 scope: jail.scope.clone(),
                 producer: BanSource::Jail(jail.name.clone()),
                 action: jail.action,
-                reason: format!("banned by Fail2ban, for the {}. time", stored.count),
+                reason: format!("ban {} by Fail2ban", stored.count),
                 since: stored.since.min(now.wall),
                 until: stored.until,
                 evidence: stored.matches,
