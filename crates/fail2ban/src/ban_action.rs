@@ -13,6 +13,7 @@ use crate::{
     parameters::Named,
     ports::Services,
     text::Text,
+    unknown_names::{self, Asked},
 };
 
 /// One action of a jail.
@@ -24,8 +25,8 @@ pub struct JailAction {
     pub origin: Origin,
     /// What becomes of it.
     pub kind: ActionKind,
-    /// The part of it that is not honoured although it bans, with the place where it is said.
-    pub left_out: Option<Error>,
+    /// The parts of it that are not honoured although it bans or runs, each with its place.
+    pub left_out: Vec<Error>,
 }
 
 /// What becomes of an action.
@@ -93,6 +94,31 @@ const FOREIGN: [&str; 7] = [
     "pf",
 ];
 
+/// Parameters that the jails of the package give to any action, whatever it knows.
+const PARAMETERS: [&str; 11] = [
+    "actname",
+    "bantime",
+    "chain",
+    "dest",
+    "logpath",
+    "name",
+    "port",
+    "protocol",
+    "sender",
+    "sendername",
+    "timeout",
+];
+
+/// Where a jail says a key, if it has this value there.
+pub(crate) type PlaceOf<'a> = dyn Fn(&str, &str) -> Option<Origin> + 'a;
+
+/// The action whose name is nearest to this one, as ` (did you mean X?)`.
+fn near_action(files: &dyn Files, root: &std::path::Path, name: &str) -> String {
+    let all = files.list(&root.join("action.d")).unwrap_or_default();
+    let stems = all.iter().filter_map(|path| path.file_stem()?.to_str());
+    unknown_names::did_you_mean(name, stems)
+}
+
 /// Reads what a jail says of an action, with the action's own files for what the jail
 /// leaves out.
 ///
@@ -105,12 +131,13 @@ pub(crate) fn read(
     jail: &str,
     keys: &Values,
     (named, origin): (&Named, &Origin),
+    place_of: &PlaceOf<'_>,
 ) -> Result<JailAction, Error> {
     let action = |kind| JailAction {
         name: named.name.clone(),
         origin: origin.clone(),
         kind,
-        left_out: None,
+        left_out: Vec::new(),
     };
     if named.name.ends_with(".py") {
         return Ok(action(ActionKind::NotRun(
@@ -124,14 +151,32 @@ pub(crate) fn read(
     }
     // A missing action is a mistake there as well.
     let layers = definition::read(files, root, "action.d", &named.name).map_err(|e| {
-        Error::new(
-            origin.clone(),
-            e.kind,
-            format!("action {}: {e}", named.name),
-        )
+        let said = ["banaction", "banaction_allports"]
+            .into_iter()
+            .find_map(|key| Some((key, place_of(key, &named.name)?)));
+        let (said, origin) = match said {
+            Some((key, place)) => (format!("{key} = {}: ", clip(&named.name)), place),
+            None => (String::new(), origin.clone()),
+        };
+        let meant = match e.kind {
+            ErrorKind::Read => near_action(files, root, &named.name),
+            _ => String::new(),
+        };
+        let message = format!("{said}action {}: {e}{meant}", named.name);
+        Error::new(origin, e.kind, message)
     })?;
+    let asked = Asked::of(&layers);
+    let unknown = named.options.iter().filter_map(|(key, _)| {
+        let message = unknown_names::parameter(&layers, &asked, &PARAMETERS, key)?;
+        let message = format!("action {}: {message}", named.name);
+        Some(Error::new(origin.clone(), ErrorKind::Value, message))
+    });
+    let unknown: Vec<_> = unknown.collect();
     let Some((_, cover)) = FIREWALLS.iter().find(|(name, _)| *name == named.name) else {
-        return Ok(action(commands(layers, jail, named)));
+        return Ok(JailAction {
+            left_out: unknown,
+            ..action(commands(layers, jail, named))
+        });
     };
     let mut options: Vec<_> = named
         .options
@@ -175,7 +220,12 @@ pub(crate) fn read(
         false => {
             let protocol = word("protocol")?.unwrap_or_else(|| "tcp".to_owned());
             let ports = word("port")?.unwrap_or_else(|| "0:65535".to_owned());
-            services.set(&ports, &protocol).map_err(wrong)?
+            services.set(&ports, &protocol).map_err(|message| {
+                let place = place_of("port", &ports);
+                let mut error = wrong(format!("port = {}: {message}", clip(&ports)));
+                error.origin = place.unwrap_or(error.origin);
+                error
+            })?
         }
     };
     let block = match named.name.starts_with("firewallcmd-rich") {
@@ -201,12 +251,13 @@ pub(crate) fn read(
         );
         return Err(wrong(message));
     };
-    let left_out = own_command(&definition).or_else(|| {
+    let mut left_out = unknown;
+    left_out.extend(own_command(&definition).or_else(|| {
         let logs = ["iptables-multiport-log", "firewallcmd-rich-logging"];
         let message = format!("action {}: weir logs no packets for it", named.name);
         (logs.contains(&named.name.as_str()))
             .then(|| Error::new(origin.clone(), ErrorKind::Value, message))
-    });
+    }));
     let kind = ActionKind::Ban {
         ports,
         action: does,

@@ -25,6 +25,20 @@ pub(crate) const KEYS: [&str; 7] = [
     "journalmatch",
 ];
 
+/// What Fail2ban itself asks of a filter, by keys or parameters.
+pub(crate) const PARAMETERS: [&str; 10] = [
+    "usedns",
+    "prefregex",
+    "ignoreregex",
+    "failregex",
+    "maxlines",
+    "datepattern",
+    "journalmatch",
+    "logencoding",
+    "logtype",
+    "backend",
+];
+
 /// Lines that a pattern may span at most.
 const MAX_LINES: usize = 1000;
 

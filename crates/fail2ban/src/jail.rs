@@ -25,9 +25,10 @@ use crate::{
     includes, ini,
     interpolate::{self, Var, Vars},
     layers::Layers,
-    parameters,
+    parameters::{self, Named},
     ports::Services,
     text::Text,
+    unknown_names::{self, Asked},
 };
 
 /// What `%(fail2ban_version)s` says: the version whose configuration is understood.
@@ -58,6 +59,23 @@ const KEYS: [&str; 23] = [
     "logpath",
     "action",
     "skip_if_nologs",
+];
+
+/// Keys that jails of the package have for each other's values and for actions.
+const OTHER_KEYS: [&str; 13] = [
+    "banaction",
+    "banaction_allports",
+    "chain",
+    "destemail",
+    "logtype",
+    "mode",
+    "mta",
+    "port",
+    "protocol",
+    "sender",
+    "systemd_if_nologs",
+    "tcpport",
+    "udpport",
 ];
 
 /// An answer of `ignorecommand` holds so long without `ignorecache`, from the first
@@ -121,6 +139,8 @@ pub struct Jail {
     pub max_matches: usize,
     /// The actions of a ban, in order.
     pub actions: Vec<JailAction>,
+    /// It reads the log that Fail2ban itself writes, and so counts bans.
+    pub counts_bans: bool,
     /// Settings that are not honoured: where, and what becomes of them.
     pub limits: Vec<Error>,
 }
@@ -178,6 +198,7 @@ pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result
         host,
         layers: &layers,
         services: Services::read(files),
+        asked: Asked::of(&layers),
         // A mistake there is told of by whoever asks for the database.
         log_target: database::log_target(files, root).ok().flatten(),
     };
@@ -213,6 +234,8 @@ struct Reader<'a> {
     host: &'a dyn LogFacts,
     layers: &'a Layers,
     services: Services,
+    /// What the values of jails ask for.
+    asked: Asked,
     /// The log that Fail2ban itself would write.
     log_target: Option<String>,
 }
@@ -319,8 +342,27 @@ impl Reader<'_> {
             let value = interpolate::get(self.layers, name, key, &Known(Some(&known)))?;
             keys.extend(value.map(|text| ((*key).to_owned(), text)));
         }
-        let definition = Definition::new(filter_layers, &options, &keys)?;
-        let filter = filter_files::source(&named.name, &definition, &keys)?;
+        let definition = Definition::new(filter_layers.clone(), &options, &keys)?;
+        let mut filter = filter_files::source(&named.name, &definition, &keys)?;
+        let asked = Asked::of(&filter_layers);
+        let mut unknown = self.unknown_names(name, (&filter_text, &named), &filter_layers, &asked);
+        for expressions in [&mut filter.ignoreregex, &mut filter.failregex] {
+            let missing = unknown_names::take_out_choices(expressions, &filter_layers, &asked);
+            unknown.extend(missing.map(|missing| {
+                let place = self.place_of(name, &missing.parameter, &missing.value);
+                let origin = place.unwrap_or_else(|| filter_text.origin());
+                let message = format!("filter {}: {}", named.name, missing.message);
+                Error::new(origin, ErrorKind::Value, message)
+            }));
+        }
+        if filter.failregex.is_empty() {
+            let message = format!(
+                "filter {}: it has no failregex, so that this jail finds nothing",
+                named.name
+            );
+            let error = Error::new(filter_text.origin(), ErrorKind::Value, message);
+            unknown.push(error);
+        }
         let log = match is_journal {
             true if filter.journalmatch.is_empty() => {
                 let message = format!(
@@ -339,7 +381,67 @@ impl Reader<'_> {
                 Log::Files(self.checked(text)?)
             }
         };
-        self.finish(name, log, filter, &keys).map(Some)
+        let mut jail = self.finish(name, log, filter, &keys)?;
+        jail.limits.extend(unknown);
+        Ok(Some(jail))
+    }
+
+    /// What the jail `name` says of itself, and its filter of itself, that nobody asks for.
+    fn unknown_names(
+        &self,
+        name: &str,
+        (filter_text, named): (&Text, &Named),
+        filter: &Layers,
+        asked: &Asked,
+    ) -> Vec<Error> {
+        let wrong =
+            |text: &Text, message: String| Error::new(text.origin(), ErrorKind::Value, message);
+        let known = || {
+            let all = KEYS.iter().chain(&filter_files::KEYS);
+            all.chain(&OTHER_KEYS).copied()
+        };
+        let own = &self.layers.sections[name];
+        let mut all = Vec::new();
+        for (section, may_have_more) in [(own, false), (&self.layers.defaults, true)] {
+            for (key, text) in section {
+                if known().any(|known| known == key) || self.asked.has(key) {
+                    continue;
+                }
+                let meant = unknown_names::did_you_mean(key, known());
+                // Files of paths have names there that other files may ask for.
+                if !may_have_more || !meant.is_empty() {
+                    let key = ini::clip(key);
+                    all.push(wrong(text, format!("{key}: there is no such key{meant}")));
+                }
+            }
+        }
+        for (key, value) in &named.options {
+            // All jails hand on the one of [DEFAULT], whatever filter they have.
+            let says = |key: &str| own.contains_key(key);
+            if key == "mode" && !says("mode") && !says("filter") {
+                continue;
+            }
+            let parameters = &filter_files::PARAMETERS;
+            if let Some(message) = unknown_names::parameter(filter, asked, parameters, key) {
+                let place = self.place_of(name, key, value);
+                let origin = place.unwrap_or_else(|| filter_text.origin());
+                let message = format!("filter {}: {message}", named.name);
+                all.push(Error::new(origin, ErrorKind::Value, message));
+            }
+        }
+        let keys = unknown_names::keys(filter, asked, &filter_files::PARAMETERS);
+        let of_filter = |message| format!("filter {}: {message}", named.name);
+        all.extend(
+            keys.into_iter()
+                .map(|(text, message)| wrong(text, of_filter(message))),
+        );
+        all
+    }
+
+    /// Where the jail says a key, or all jails do, if it has this value there.
+    fn place_of(&self, name: &str, key: &str, value: &str) -> Option<Origin> {
+        let text = interpolate::get(self.layers, name, key, &Known(None)).ok()??;
+        (text.joined().trim() == value).then(|| text.origin())
     }
 
     fn finish(
@@ -410,15 +512,15 @@ impl Reader<'_> {
             (Log::Files(paths), Some(target)) => paths.contains(target),
             _ => false,
         };
-        if (reads_own_log || filter.name == "recidive")
-            && let Some(text) = get("logpath").or(get("filter"))
+        let log_is_file = log != Log::Journal;
+        let counts_bans = reads_own_log || filter.name == "recidive";
+        if counts_bans
+            && log == Log::Journal
+            && let Some(text) = get("backend").or(get("filter"))
         {
-            let key = if reads_own_log { "logpath" } else { "filter" };
             limit(
                 text,
-                format!(
-                    "{key}: it reads Fail2ban's own log, which nobody writes once weir runs in its place, so that this jail bans nobody then; bantime.increment has bans grow instead"
-                ),
+                "backend: it reads what Fail2ban itself writes into the journal, and weir's bans are not there; backend = auto with logpath = /var/log/fail2ban.log has it count them".to_owned(),
             );
         }
         if let Some(text) = get("ignoreself")
@@ -457,12 +559,13 @@ impl Reader<'_> {
                 name,
                 keys,
                 at,
+                &|key, value| self.place_of(name, key, value),
             )?);
         }
         let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
         let undoes =
             |action: &JailAction| matches!(&action.kind, ActionKind::Run(run) if run.undoes());
-        limits.extend(actions.iter().filter_map(|action| action.left_out.clone()));
+        limits.extend(actions.iter().flat_map(|action| action.left_out.clone()));
         let mut ports = None;
         if !actions.iter().any(bans)
             && let Some(action) = actions.iter().find(|action| undoes(action))
@@ -476,10 +579,11 @@ impl Reader<'_> {
             };
             let (port, protocol) = (word("port", "0:65535")?, word("protocol", "tcp")?);
             let set = self.services.set(&port, &protocol).map_err(|message| {
+                let place = self.place_of(name, "port", &port);
                 Error::new(
-                    action.origin.clone(),
+                    place.unwrap_or_else(|| action.origin.clone()),
                     ErrorKind::Value,
-                    format!("port: {message}"),
+                    format!("port = {}: {message}", ini::clip(&port)),
                 )
             })?;
             limits.push(Error::new(
@@ -517,6 +621,7 @@ impl Reader<'_> {
             ports,
             max_matches,
             actions,
+            counts_bans: counts_bans && log_is_file,
             limits,
         })
     }
@@ -614,10 +719,10 @@ impl Reader<'_> {
                         .map(str::trim)
                         .filter(|word| !word.is_empty());
                     for word in words {
-                        self.ignored_one(word, &at, ignore, limit);
+                        self.ignored_one(word, &at, ignore, limit)?;
                     }
                 } else {
-                    self.ignored_one(word, &at, ignore, limit);
+                    self.ignored_one(word, &at, ignore, limit)?;
                 }
             }
         }
@@ -630,10 +735,24 @@ impl Reader<'_> {
         at: &Text,
         ignore: &mut Vec<Prefix>,
         limit: &mut dyn FnMut(&Text, String),
-    ) {
-        match prefix(word) {
-            Some(prefix) => ignore.push(prefix),
-            None => limit(
+    ) -> Result<(), Error> {
+        let address = word.split('/').next().unwrap_or(word).parse::<IpAddr>();
+        match (prefix(word), address) {
+            (Some(prefix), _) => ignore.push(prefix),
+            // Who meant to spare a network may not find it banned.
+            (None, Ok(address)) => {
+                let lengths = if address.is_ipv4() {
+                    "0 to 32, or a mask"
+                } else {
+                    "0 to 128"
+                };
+                let message = format!(
+                    "ignoreip: {} is no network; allowed behind /: {lengths}",
+                    ini::clip(word)
+                );
+                return Err(Error::new(at.origin(), ErrorKind::Value, message));
+            }
+            (None, Err(_)) => limit(
                 at,
                 format!(
                     "ignoreip: {} is no address; names are not looked up",
@@ -641,6 +760,7 @@ impl Reader<'_> {
                 ),
             ),
         }
+        Ok(())
     }
 }
 

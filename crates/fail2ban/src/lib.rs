@@ -30,6 +30,7 @@ mod ports;
 pub mod regex;
 mod tags;
 mod text;
+mod unknown_names;
 
 pub use action_command::{Commands, FamilyCommands, Script, Tag};
 pub use ban_action::{ActionKind, JailAction};

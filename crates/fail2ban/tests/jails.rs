@@ -195,6 +195,85 @@ fn the_backend_says_where_lines_are_and_how_they_look() {
 }
 
 /// A jail that a typing error switches off would guard nothing, silently.
+/// Each is a note with the line of the administrator's own file, and the nearest name.
+#[test]
+fn names_that_nobody_asks_for_are_told() {
+    for (local, expected) in [
+        (
+            "[shop]\nenabled = true\nmaxrety = 3\n",
+            "/f/jail.local:3: maxrety: there is no such key (did you mean maxretry?)",
+        ),
+        (
+            "[DEFAULT]\nbantme = 3\n[shop]\nenabled = true\n",
+            "/f/jail.local:2: bantme: there is no such key (did you mean bantime?)",
+        ),
+        (
+            "[shop]\nenabled = true\nfilter = shop[mod=hard]\n",
+            "/f/jail.local:3: filter shop: there is no parameter mod (did you mean mode?)",
+        ),
+        (
+            "[shop]\nenabled = true\naction = iptables-multiport[prot=udp, blocktyp=DROP]\n",
+            "/f/jail.local:3: action iptables-multiport: there is no parameter prot (did you mean port?)\n\
+             /f/jail.local:3: action iptables-multiport: there is no parameter blocktyp (did you mean blocktype?)",
+        ),
+        (
+            "[shop]\nenabled = true\nmode = hrad\nfailregex = %(known/failregex)s\n  ^mine <HOST>$\n",
+            "/f/jail.local:3: filter shop: mode = hrad (did you mean hard?); allowed: hard, normal",
+        ),
+        (
+            "[shop]\nenabled = true\nmode = normall\nfailregex = %(known/failregex)s\n  ^mine <HOST>$\n",
+            "/f/jail.local:3: filter shop: mode = normall (did you mean normal?); allowed: hard, normal",
+        ),
+    ] {
+        let jails = load(local);
+        assert_eq!(notes(&jails.jails[0]).join("\n"), expected, "{local}");
+    }
+    // A jail of which no expression is left, and one that has none.
+    let jails = load("[shop]\nenabled = true\nmode = hrad\n");
+    let notes_of = notes(&jails.jails[0]);
+    assert_eq!(notes_of.len(), 2, "{notes_of:?}");
+    let nothing = "filter shop: it has no failregex, so that this jail finds nothing";
+    assert!(notes_of[0].ends_with(nothing), "{notes_of:?}");
+    let own = b"[Definition]\nfailrelregex = x\n_of_my_own = y\n";
+    let files = tree("[shop]\nenabled = true\n").bytes("/f/filter.d/shop.local", own);
+    let jails = load_jails(&files, Path::new("/f"), &NONE).unwrap();
+    assert_eq!(
+        notes(&jails.jails[0]),
+        [
+            "/f/filter.d/shop.local:2: filter shop: failrelregex: there is no such key (did you mean failregex?)"
+        ]
+    );
+    // What another value asks for is a name of one's own.
+    let jails =
+        load("[DEFAULT]\nmine = 7\n[shop]\nenabled = true\nours = 5\nmaxretry = %(ours)s\n");
+    assert_eq!(notes(&jails.jails[0]), Vec::<String>::new());
+}
+
+/// A mistake is told where the administrator made it, not where the value is used.
+#[test]
+fn mistakes_of_ports_actions_and_networks_have_their_own_lines() {
+    for (local, expected) in [
+        (
+            "[shop]\nenabled = true\nport = sssh\n",
+            "/f/jail.local:3: action nftables: port = sssh: sssh is neither a port nor a service",
+        ),
+        (
+            "[DEFAULT]\nbanaction = nftabels\n[shop]\nenabled = true\n",
+            "/f/jail.local:2: banaction = nftabels: action nftabels: /f/action.d/nftabels.conf: there is no such file (did you mean nftables?)",
+        ),
+        (
+            "[shop]\nenabled = true\nignoreip = 192.0.2.0/33\n",
+            "/f/jail.local:3: ignoreip: 192.0.2.0/33 is no network; allowed behind /: 0 to 32, or a mask",
+        ),
+        (
+            "[shop]\nenabled = true\nignoreip = 2001:db8::/129\n",
+            "/f/jail.local:3: ignoreip: 2001:db8::/129 is no network; allowed behind /: 0 to 128",
+        ),
+    ] {
+        assert_eq!(broken(local), expected, "{local}");
+    }
+}
+
 #[test]
 fn a_jail_that_is_neither_on_nor_off_is_a_mistake() {
     let why = broken("[shop]\nenabled = ture\n");
@@ -256,7 +335,7 @@ fn a_mistake_in_one_jail_leaves_the_others() {
         ("filter =", "/f/jail.local:2: [shop] has no filter"),
         (
             "port = 99999",
-            "/f/jail.conf:15: action nftables: 99999 is neither a port nor a service",
+            "/f/jail.local:3: action nftables: port = 99999: 99999 is neither a port nor a service",
         ),
         (
             "action = unheard",
@@ -376,15 +455,15 @@ fn every_jail_of_the_package_runs_or_says_why() {
     assert!(why.contains("blocktype return lets packets pass"), "{why}");
     assert!(jails.jails.len() > 80, "only {}", jails.jails.len());
     let limits: Vec<_> = jails.jails.iter().flat_map(notes).collect();
-    // The jail of repeated bans, and the firewall's action that logs as well.
-    let known = [
-        "logpath: it reads Fail2ban's own log, which nobody writes",
-        "action iptables-multiport-log: weir logs no packets for it",
-    ];
-    assert_eq!(limits.len(), known.len(), "{limits:?}");
-    for (limit, known) in limits.iter().zip(known) {
-        assert!(limit.contains(known), "{limit}");
-    }
+    let [limit] = &limits[..] else {
+        panic!("{limits:?}");
+    };
+    // A firewall's action that logs as well.
+    let known = "action iptables-multiport-log: weir logs no packets for it";
+    assert!(limit.contains(known), "{limit}");
+    let counts_bans = jails.jails.iter().filter(|jail| jail.counts_bans);
+    let names: Vec<_> = counts_bans.map(|jail| jail.name.as_str()).collect();
+    assert_eq!(names, ["recidive"]);
     let asks = |jail: &&weir_fail2ban::Jail| jail.ignore_command.is_some();
     assert_eq!(jails.jails.iter().filter(asks).count(), 1);
 }
