@@ -17,7 +17,7 @@ bench="iproute2 iptables nftables ipset pen haproxy nginx-light libnginx-mod-str
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
-systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban tshark"
+systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban vsftpd tshark"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2
@@ -101,6 +101,7 @@ if [ -n "$missing" ]; then
 			bind9) systemctl disable named.service ;;
 			keepalived) systemctl disable keepalived.service ;;
 			fail2ban) systemctl disable fail2ban.service ;;
+			vsftpd) systemctl disable vsftpd.service ;;
 			esac
 		done >/dev/null 2>&1 || true
 	fi

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashSet,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -14,6 +15,7 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::{exemptions::Exempt, geo::GeoService},
+    ban_log::BanLog,
     expiry::{ExpiredBan, Expiries},
     fail2ban_actions::Fail2banActions,
     ignore_command::IgnoreChecks,
@@ -47,6 +49,7 @@ pub struct Bans {
     geography: Arc<GeoService>,
     actions: Arc<Fail2banActions>,
     ignore_checks: Arc<IgnoreChecks>,
+    log: BanLog,
     expiries: Expiries,
     telling: Mutex<()>,
     refused: RefusedBans,
@@ -65,7 +68,7 @@ impl Bans {
         (events, alerts): (Arc<Events>, Arc<Alerts>),
         geography: Arc<GeoService>,
         (actions, ignore_checks): (Arc<Fail2banActions>, Arc<IgnoreChecks>),
-        refused: RefusedBans,
+        (log, refused): (BanLog, RefusedBans),
     ) -> Self {
         Self {
             backend,
@@ -76,6 +79,7 @@ impl Bans {
             geography,
             actions,
             ignore_checks,
+            log,
             expiries: Expiries::default(),
             telling: Mutex::default(),
             refused,
@@ -195,6 +199,9 @@ impl Bans {
             self.actions.banned(ban, is_restored);
         }
         drop(order);
+        if !is_restored {
+            self.log.note(bans.iter().map(|(ban, _)| ban));
+        }
         self.store
             .remember(bans.into_iter().map(|(ban, entry)| Change::Ban {
                 ban,
@@ -283,6 +290,16 @@ impl Bans {
         self.actions.flush(producer);
         let waiting = self.refused.lift(None, producer, None, &self.alerts);
         Ok((entries, waiting))
+    }
+
+    /// The file in which jails that count bans read of them; `None`: there is no such jail.
+    pub fn set_log_file(&self, file: Option<PathBuf>) {
+        self.log.set_file(file);
+    }
+
+    /// Writes what jails that count bans are to read; for once a second, and at the end.
+    pub fn write_log(&self) {
+        self.log.flush();
     }
 
     /// How many bans wait that the backend has refused.

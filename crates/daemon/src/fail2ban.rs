@@ -28,6 +28,7 @@ use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes};
 
 pub use crate::fail2ban_journal::read_journal;
 use crate::{
+    ban_log,
     fail2ban_filter::Fail2banFilter,
     host::HostFacts,
     jails::{IgnoreCommand, JailCommands, JailConfig, SourceChoice, UseDns},
@@ -68,6 +69,8 @@ pub struct Fail2ban {
     pub broken: Vec<(String, String)>,
     /// Settings that are not honoured, by jail, each with file and line.
     pub notes: Vec<(String, String)>,
+    /// The names of the jails that read Fail2ban's own log, and so count bans (`recidive`).
+    pub count_bans: Vec<String>,
     /// How many jails are there and not enabled.
     pub disabled: usize,
 }
@@ -76,7 +79,7 @@ pub struct Fail2ban {
 /// go before.
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
-    (host, drops_nothing): (&dyn HostFacts, Option<&str>),
+    (host, drops_nothing, state_dir): (&dyn HostFacts, Option<&str>, &Path),
     jails: &mut Vec<JailConfig>,
     warnings: &mut Vec<String>,
 ) -> Option<Fail2ban> {
@@ -125,9 +128,8 @@ pub(crate) fn read(
             runs.join(", ")
         ));
     }
-    for (jail, note) in &read.notes {
-        warnings.push(format!("[fail2ban]: jail {jail}: {note}"));
-    }
+    let notes = grouped(&read.notes);
+    warnings.extend(notes.into_iter().map(|note| format!("[fail2ban]: {note}")));
     for mut jail in std::mem::take(&mut read.jails) {
         if jails.iter().any(|own| own.name == jail.name) {
             let name = jail.name;
@@ -136,20 +138,62 @@ pub(crate) fn read(
             ));
             continue;
         }
-        if let SourceChoice::Files(patterns) = &jail.source {
-            let missing = patterns.iter().filter(|pattern| !host.has_match(pattern));
-            for pattern in missing {
-                warnings.push(format!(
-                    "[fail2ban]: jail {}: there is no log {pattern} yet; it is read once it is there",
-                    jail.name
-                ));
-            }
-        }
+        let missing = missing_logs(std::slice::from_ref(&jail), host);
+        warnings.extend(missing.map(|missing| format!("[fail2ban]: {missing}")));
         jail.limits.ipv6_prefix = ipv6_prefix;
+        if read.count_bans.contains(&jail.name)
+            && let SourceChoice::Files(patterns) = &mut jail.source
+        {
+            let own = ban_log::path_in(state_dir).display().to_string();
+            patterns.push(own);
+            // It bans what was banned: networks, if other jails ban these.
+            let others = jails.iter().map(|jail| jail.limits.ipv6_prefix);
+            jail.limits.ipv6_prefix = others.fold(ipv6_prefix, u8::min);
+        }
         read.jails.push(jail.clone());
         jails.push(jail);
     }
     Some(read)
+}
+
+/// Notes by jail, each once for all jails that have it: `jail NAME: NOTE`, or `jails A, B: NOTE`.
+pub fn grouped(notes: &[(String, String)]) -> Vec<String> {
+    let mut by_note: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (jail, note) in notes {
+        match by_note.iter_mut().find(|(known, _)| known == note) {
+            Some((_, jails)) => jails.push(jail),
+            None => by_note.push((note, vec![jail])),
+        }
+    }
+    let lines = by_note.into_iter().map(|(note, jails)| match &jails[..] {
+        [jail] => format!("jail {jail}: {note}"),
+        [first, second] => format!("jails {first}, {second}: {note}"),
+        [first, .., last] => format!("{} jails, {first} to {last}: {note}", jails.len()),
+        [] => note.to_owned(),
+    });
+    lines.collect()
+}
+
+/// The logs of jails that are not there, in words.
+pub fn missing_logs<'a>(
+    jails: &'a [JailConfig],
+    host: &'a dyn HostFacts,
+) -> impl Iterator<Item = String> + use<'a> {
+    jails.iter().flat_map(move |jail| {
+        let patterns = match &jail.source {
+            SourceChoice::Files(patterns) => &patterns[..],
+            _ => &[],
+        };
+        let missing = patterns
+            .iter()
+            .filter(move |pattern| !host.has_match(pattern));
+        missing.map(move |pattern| {
+            format!(
+                "jail {}: there is no log {pattern} yet; it is read once it is there",
+                jail.name
+            )
+        })
+    })
 }
 
 /// What the configuration in `dir` makes weir do on this host.
@@ -169,7 +213,12 @@ pub fn found(dir: &Path, host: &dyn HostFacts) -> Result<Fail2ban, weir_fail2ban
     }
     for jail in all.jails {
         match jail_config(&jail) {
-            Ok(config) => found.jails.push(config),
+            Ok(config) => {
+                if jail.counts_bans {
+                    found.count_bans.push(jail.name.clone());
+                }
+                found.jails.push(config);
+            }
             Err(why) => {
                 found.broken.push((jail.name, why));
                 continue;
@@ -200,7 +249,7 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
     let name = &jail.name;
     if name.len() > MAX_NAME || !name.bytes().all(name_byte) {
         return Err(format!(
-            "its name; allowed: 1-{MAX_NAME} letters, digits, - and _"
+            "[{name}]: the name of a jail; allowed: 1-{MAX_NAME} letters, digits, - and _"
         ));
     }
     let (scope, action) = ban_of(jail)?;
@@ -355,10 +404,15 @@ pub fn log_time_zone(text: &str) -> Option<TimeZone> {
 /// A jail in a line, as `weir import` has it.
 pub fn describe(jail: &JailConfig) -> String {
     let limits = &jail.limits;
+    let length = |time: &BanTime| match time {
+        BanTime::For(time) => format!("for {}", format_duration(*time)),
+        BanTime::Never => "permanently".to_owned(),
+    };
     let ban_time = match &limits.ban_times[..] {
-        [] => limits.ban_time.to_string(),
-        [first, .., last] => format!("{first}, growing to {last}"),
-        [only] => only.to_string(),
+        [] => length(&limits.ban_time),
+        [first, .., BanTime::Never] => format!("{}, growing to permanent", length(first)),
+        [first, .., last] => format!("{}, growing to {last}", length(first)),
+        [only] => length(only),
     };
     let source = match &jail.source {
         SourceChoice::Journal => format!("journal, {}", jail.journal_match),
@@ -374,7 +428,7 @@ pub fn describe(jail: &JailConfig) -> String {
         None => "",
     };
     format!(
-        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({}){runs}{asks}",
+        "{}: filter {} reads {source}; {} failures in {} ban {} {ban_time} ({}){runs}{asks}",
         jail.name,
         jail.filter,
         limits.max_retry,

@@ -13,6 +13,7 @@
 pub mod access;
 pub mod api;
 pub mod balance;
+mod ban_log;
 mod bans;
 pub mod command;
 pub mod config;

@@ -40,6 +40,7 @@ use crate::{
     access::geo::GeoService,
     access::lists::Lists,
     balance::Balancer,
+    ban_log::BanLog,
     bans::Bans,
     config::Config,
     current::Current,
@@ -228,8 +229,12 @@ impl Service {
             (events.clone(), alerts.clone()),
             geography.clone(),
             (actions.clone(), ignore_checks.clone()),
-            RefusedBans::new(metrics.table.refused_given_up.clone()),
+            (
+                BanLog::new(alerts.clone()),
+                RefusedBans::new(metrics.table.refused_given_up.clone()),
+            ),
         ));
+        bans.set_log_file(config.get().ban_log());
         let _first = later.set(Arc::downgrade(&bans));
         let manual_bans = Arc::new(ManualBans {
             bans: bans.clone(),
@@ -332,6 +337,7 @@ impl Service {
     pub fn set_config(&self, config: Arc<Config>) {
         self.store.set_keep_history(config.keep_history);
         self.geography.configure(config.geography().as_deref());
+        self.bans.set_log_file(config.ban_log());
         self.config.set(config);
     }
 

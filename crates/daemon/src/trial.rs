@@ -38,7 +38,9 @@ pub fn trial(config: &Config) -> Vec<String> {
         let SourceChoice::Files(patterns) = &jail.source else {
             continue;
         };
-        if !patterns.iter().any(|pattern| Host.can_read(pattern)) {
+        let own = config.ban_log().map(|path| path.display().to_string());
+        let can_read = |pattern: &String| Some(pattern) == own.as_ref() || Host.can_read(pattern);
+        if !patterns.iter().any(can_read) {
             found.push(format!(
                 "[fail2ban]: jail {} guards nothing: none of its logs can be read ({}); it begins once one is there; enabled = false in jail.local turns it off",
                 jail.name,

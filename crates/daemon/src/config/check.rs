@@ -43,7 +43,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let mut jails = jails::read(&mut root, &filters, host, &mut warnings);
     let fail2ban = fail2ban::read(
         &mut root,
-        (host, enforcement.drops_nothing()),
+        (host, enforcement.drops_nothing(), &state_dir),
         &mut jails,
         &mut warnings,
     );

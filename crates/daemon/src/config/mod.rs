@@ -27,6 +27,7 @@ use crate::{
         lists::config::{ListAction, ListConfig},
     },
     balance::config::{BalanceConfig, CheckKind, PoolConfig},
+    ban_log,
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     fail2ban::Fail2ban,
     host::{Host, HostFacts},
@@ -206,6 +207,15 @@ impl Config {
         self.enforcement.drops_nothing().is_none() && self.has_actions()
     }
 
+    /// The file into which bans are written for jails that count them; `None` if there is no
+    /// such jail, or while nothing is dropped: Fail2ban, which runs beside then, logs its own.
+    pub(crate) fn ban_log(&self) -> Option<PathBuf> {
+        let fail2ban = self.fail2ban.as_ref()?;
+        let is_counted = !fail2ban.count_bans.is_empty();
+        let drops = self.enforcement.drops_nothing().is_none();
+        (is_counted && drops).then(|| ban_log::path_in(&self.state_dir))
+    }
+
     /// The jails of Fail2ban's that run by this configuration and could not by the next
     /// one, each with the reason.
     pub(crate) fn jails_that_would_break<'a>(&self, next: &'a Self) -> Vec<&'a (String, String)> {
@@ -302,16 +312,25 @@ pub fn filter_files(file: &Path) -> Result<BTreeMap<String, PathBuf>, ConfigErro
 
 /// The socket that a configuration names, as far as it can be read.
 pub fn socket_of(file: &Path) -> Option<PathBuf> {
-    let file = files::main_file(file);
-    let files = std::iter::once(file.clone()).chain(files::fragments(&file));
-    files.filter_map(|file| socket_in(&file)).next()
+    path_of(file, "socket")
 }
 
-fn socket_in(file: &Path) -> Option<PathBuf> {
+/// The same of the one that speaks Fail2ban's protocol.
+pub fn fail2ban_socket_of(file: &Path) -> Option<PathBuf> {
+    path_of(file, "fail2ban_socket")
+}
+
+fn path_of(file: &Path, key: &str) -> Option<PathBuf> {
+    let file = files::main_file(file);
+    let files = std::iter::once(file.clone()).chain(files::fragments(&file));
+    files.filter_map(|file| path_in(&file, key)).next()
+}
+
+fn path_in(file: &Path, key: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(&files::bytes(file).ok()?).into_owned();
     let named = |text: &str| {
         let table: toml::Table = text.parse().ok()?;
-        Some(PathBuf::from(table.get("socket")?.as_str()?))
+        Some(PathBuf::from(table.get(key)?.as_str()?))
     };
     named(&text).or_else(|| {
         // A mistake elsewhere in the file must not hide the daemon.

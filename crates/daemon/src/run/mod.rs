@@ -96,6 +96,8 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Before anybody bans.
     service.run_actions();
     service.fail2ban_state.take_over_once();
+    // The log that jails read, before they look for it.
+    service.bans.write_log();
     let workers = Workers::start(handles::of_logs(&service), &service.config.get())?;
     let reloader = Arc::new(Reloader::new(service.clone(), workers));
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -222,6 +224,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     }
     service.ignore_checks.stop();
     service.actions.stop();
+    service.bans.write_log();
     tidy_ledger(&service, true);
     service.events.settle(true);
     service.store.close();

@@ -39,6 +39,7 @@ pub(super) fn maintain(service: &Service) {
         }
         service.bans.follow_refused();
         service.bans.follow_expiries();
+        service.bans.write_log();
         tidy_ledger(service, false);
         service.events.settle(false);
         service.pulses.tend(&service.alerts);
