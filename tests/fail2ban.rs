@@ -135,7 +135,7 @@ fn import_says_what_each_jail_becomes() {
         "shop: filter shop reads {dir}/shop.log; 3 failures in 10m ban 80/tcp,443/tcp for 2h (reject), and runs mail-whois",
         "  not honoured: {dir}/f/jail.local:3: ignoreip: friend.example is no address; names are not looked up",
         "twin: NOT RUN: {dir}/f/jail.local:9: filter nobody: {dir}/f/filter.d/nobody.conf: there is no such file",
-        "1 jails run, 1 do not; 1 more are not enabled",
+        "1 jail runs, 1 is broken; 1 more is not enabled",
     ] {
         let line = host.filled(line);
         assert!(dry.lines().any(|there| there == line), "{line}\n{dry}");
@@ -164,6 +164,30 @@ fn import_says_what_each_jail_becomes() {
         said.contains("/nowhere/jail.conf: there is no such file"),
         "{said}"
     );
+}
+
+/// What all jails have of one line is told once.
+#[test]
+fn a_note_of_several_jails_is_told_once() {
+    let host = host(
+        "[DEFAULT]\nignoreip = friend.example\nenabled = true\n\
+         [twin]\nfilter = shop\nlogpath = {dir}/shop.log\n\
+         [third]\nfilter = shop\nlogpath = {dir}/shop.log\n",
+    );
+    host.write("off.log", "");
+    host.write("f/filter.d/off.conf", FILTER);
+    let dir = host.path("f");
+    let (_, dry) = host.ask(&["import", "fail2ban", dir.to_str().unwrap(), "--dry-run"]);
+    let note = "not honoured by 4 jails, shop to third: {dir}/f/jail.local:2: ignoreip: friend.example is no address; names are not looked up";
+    let note = host.filled(note);
+    assert!(dry.lines().any(|line| line == note), "{note}\n{dry}");
+    assert_eq!(dry.matches("friend.example").count(), 1, "{dry}");
+    assert!(
+        dry.ends_with("4 jails run, none is broken; 0 more are not enabled\n"),
+        "{dry}"
+    );
+    let (_, said) = host.ask(&["check"]);
+    assert_eq!(said.matches("friend.example").count(), 1, "{said}");
 }
 
 /// A start leaves a broken jail out; a reload must not take one away that runs.
@@ -227,7 +251,7 @@ fn import_says_what_a_jail_loses_and_asks() {
     let host = host(
         "[shop]\nenabled = true\nignorecommand = /bin/false <ip>\n\
          [again]\nenabled = true\nfilter = shop\nlogpath = {dir}/fail2ban.log\n\
-         [recidive]\nenabled = true\nfilter = recidive\nlogpath = {dir}/shop.log\n",
+         [recidive]\nenabled = true\nfilter = recidive\nbackend = systemd\n",
     );
     host.write(
         "f/action.d/nftables.local",
@@ -237,7 +261,10 @@ fn import_says_what_a_jail_loses_and_asks() {
         "f/fail2ban.conf",
         "[Definition]\nlogtarget = {dir}/fail2ban.log[format=x]\n",
     );
-    host.write("f/filter.d/recidive.conf", FILTER);
+    host.write(
+        "f/filter.d/recidive.conf",
+        &format!("{FILTER}journalmatch = _COMM=fail2ban\n"),
+    );
     let dir = host.path("f");
     let (code, dry) = host.ask(&["import", "fail2ban", dir.to_str().unwrap(), "--dry-run"]);
     assert_eq!(code, Some(0), "{dry}");
@@ -247,15 +274,11 @@ fn import_says_what_a_jail_loses_and_asks() {
             "and asks ignorecommand before a ban, for 2 seconds at most",
         ),
         (
-            "  not honoured: {dir}/f/jail.local:7: ",
-            "logpath: it reads Fail2ban's own log, which nobody writes once weir runs",
-        ),
-        (
             "  not honoured: {dir}/f/jail.local:11: ",
-            "filter: it reads Fail2ban's own log",
+            "backend: it reads what Fail2ban itself writes into the journal",
         ),
         (
-            "  not honoured: {dir}/f/action.d/nftables.local:3: ",
+            "not honoured by 3 jails, shop to recidive: {dir}/f/action.d/nftables.local:3: ",
             "actionban: weir bans in place of this firewall, so that this command is not run",
         ),
     ] {
@@ -264,6 +287,36 @@ fn import_says_what_a_jail_loses_and_asks() {
         let is_there = lines.any(|there| there.starts_with(&jail) && there.contains(line));
         assert!(is_there, "{jail}{line}\n{dry}");
     }
+}
+
+/// What Fail2ban has logged counts, beside what weir logs when it drops; here it does not.
+#[test]
+fn a_jail_that_counts_bans_reads_fail2bans_and_weirs() {
+    let mut host = host(
+        "[shop]\nenabled = true\nmaxretry = 1\n\
+         [recidive]\nenabled = true\nfilter = again\nlogpath = {dir}/fail2ban.log\n",
+    );
+    let target = "[Definition]\nlogtarget = {dir}/fail2ban.log\n";
+    host.write("f/fail2ban.conf", target);
+    host.write(
+        "f/filter.d/again.conf",
+        "[Definition]\nfailregex = \\[\\d+\\]: NOTICE  \\[(?!recidive\\])[^\\]]*\\] Ban <HOST>$\n",
+    );
+    let (_, said) = host.ask(&["check"]);
+    assert!(said.contains("jail recidive guards nothing"), "{said}");
+    host.write("fail2ban.log", "");
+    host.start();
+    let own = host.path("state/fail2ban.log").display().to_string();
+    let jails = host.json(&["status", "recidive"]);
+    assert!(jails.to_string().contains(&own), "{jails}");
+    log(&host, &["login of anna from 203.0.113.7 failed".to_owned()]);
+    host.until("the ban by shop", |host| host.is_banned("203.0.113.7"));
+    let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S,123");
+    let line = format!("{now} fail2ban.actions        [7]: NOTICE  [sshd] Ban 203.0.113.8\n");
+    host.write("fail2ban.log", &line.repeat(3));
+    host.until("the ban by recidive", |host| host.is_banned("203.0.113.8"));
+    assert_eq!(host.end("TERM"), Some(0));
+    assert!(!host.path("state/fail2ban.log").exists());
 }
 
 /// Fail2ban itself does not start for want of a log. weir starts, and says that it guards less.

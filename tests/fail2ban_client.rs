@@ -141,7 +141,108 @@ fn the_front_end_prints_what_fail2ban_would() {
     prints(&host, &["unban", "--all"], "1");
     prints(&host, &["banned"], "[{'sshd': []}, {'second': []}]");
     prints(&host, &["reload"], "OK");
-    prints(&host, &["--str2sec", "1h"], "3600");
+    for (text, seconds) in [
+        ("1h", "3600"),
+        ("1week", "604800"),
+        ("1mo", "2629800"),
+        ("1y6mo", "47336400"),
+        ("10m+5s", "605"),
+    ] {
+        prints(&host, &["--str2sec", text], seconds);
+    }
+}
+
+#[test]
+fn the_front_end_gives_overviews_and_lifts_with_a_reload() {
+    let host = host();
+    let (code, all) = client(&host, &["status", "--all"]);
+    assert_eq!(code, Some(0), "{all}");
+    let head = "Status\n|- Number of jail:\t2\n`- Jail list:\tsshd, second\n\n";
+    let rest = all.strip_prefix(head).expect(&all);
+    for jail in ["sshd", "second"] {
+        let own = client(&host, &["status", jail]).1;
+        assert!(rest.contains(own.trim_end()), "{own}: {all}");
+    }
+    prints(
+        &host,
+        &["stats"],
+        "Jail    Backend  Failed  Total  Banned  Total\n\
+         second  auto          0      0       0      0\n\
+         sshd    auto          1      5       2      2",
+    );
+    prints(&host, &["flushlogs"], "flushed");
+    prints(&host, &["get", "sshd", "maxlines"], "1");
+    prints(
+        &host,
+        &["get", "sshd", "actions"],
+        "The jail sshd has the following actions:\nweir-drop",
+    );
+    // Of Fail2ban's own socket, too, whose protocol is another one.
+    let output = Command::new(host.path("fail2ban-client"))
+        .arg("-c")
+        .arg(host.path("weir.toml"))
+        .arg("-s")
+        .arg(host.path("fail2ban.sock"))
+        .arg("ping")
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"Server replied: pong\n", "{output:?}");
+
+    prints(&host, &["set", "second", "banip", "203.0.113.44"], "1");
+    prints(&host, &["reload", "--unban", "sshd"], "OK");
+    prints(
+        &host,
+        &["banned"],
+        "[{'sshd': []}, {'second': ['203.0.113.44']}]",
+    );
+    prints(&host, &["reload", "--if-exists", "gone"], "OK");
+    for (command, why) in [
+        (&["reload", "gone"][..], "does not exist"),
+        (&["reload", "--unbann"], "allowed: --restart, --unban"),
+        (&["reload", "sshd", "second"], "one jail"),
+    ] {
+        let (code, text) = client(&host, command);
+        assert_eq!(code, Some(255), "{command:?}: {text}");
+        assert!(text.contains(why), "{command:?}: {text}");
+    }
+    prints(&host, &["reload", "--restart", "--unban", "--all"], "OK");
+    prints(&host, &["banned"], "[{'sshd': []}, {'second': []}]");
+}
+
+/// The bans of a jail that is taken away go on, and are lifted as those of any other.
+#[test]
+fn bans_of_a_jail_that_is_gone_are_within_reach() {
+    let host = host();
+    let networks = [V4, "192.0.2.200", "2001:db8:77::1"];
+    prints(
+        &host,
+        &["set", "sshd", "banip", networks[1], networks[2]],
+        "2",
+    );
+    host.configure(
+        "fail2ban_socket = \"{dir}/fail2ban.sock\"\n\
+         [jail.second]\nfilter = \"sshd\"\npaths = [\"{dir}/other.log\"]\n",
+    );
+    prints(&host, &["reload"], "OK");
+    prints(
+        &host,
+        &["status"],
+        "Status\n|- Number of jail:\t1\n`- Jail list:\tsecond",
+    );
+    prints(&host, &["banned", V4, V6], "[['sshd'], ['sshd']]");
+    let (_, banned) = client(&host, &["banned"]);
+    assert!(
+        banned.starts_with("[{'second': []}, {'sshd': ["),
+        "{banned}"
+    );
+    prints(&host, &["unban", V4], "1");
+    prints(&host, &["unban", V4], "0");
+    prints(&host, &["set", "sshd", "unbanip", V6], "1");
+    prints(&host, &["banned", V6], "[[]]");
+    prints(&host, &["unban", "--all"], "2");
+    prints(&host, &["banned"], "[{'second': []}]");
+    let (code, text) = client(&host, &["set", "sshd", "unbanip", V6]);
+    assert_eq!(code, Some(255), "{text}");
 }
 
 #[test]
@@ -307,6 +408,7 @@ fn what_is_configured_is_checked_and_dumped() {
         "[Definition]\nfailregex = it's <HOST>$\n            no <F-ID>x</F-ID>\ndatepattern = {NONE}\n",
     );
     host.write("f/action.d/nftables.conf", "[Definition]\n[Init]\n");
+    host.write("a.log", "");
     symlink(env!("CARGO_BIN_EXE_weir"), host.path("fail2ban-client")).unwrap();
     symlink(env!("CARGO_BIN_EXE_weir"), host.path("fail2ban-server")).unwrap();
     let run = |program: &str, config: &str, words: &[&str]| {
@@ -346,6 +448,19 @@ fn what_is_configured_is_checked_and_dumped() {
     ] {
         assert!(dump.lines().any(|there| there == line), "{line}: {dump}");
     }
+    // What is not honoured, and what is not there, is said; sound is it all the same.
+    let local = "[shop]\nmaxrety = 3\nlogpath = {dir}/a.log\n          {dir}/b.log\n";
+    host.write("f/jail.local", local);
+    let (code, said) = run("fail2ban-client", "f", &["-t"]);
+    assert_eq!(code, Some(0), "{said}");
+    for expected in [
+        "warning: jail shop: {dir}/f/jail.local:2: maxrety: there is no such key (did you mean maxretry?)",
+        "warning: jail shop: there is no log {dir}/b.log yet; it is read once it is there",
+    ] {
+        let expected = host.filled(expected);
+        assert!(said.contains(&expected), "{expected}: {said}");
+    }
+    std::fs::remove_file(host.path("f/jail.local")).unwrap();
     let (_, json) = run("fail2ban-client", "f", &["-d", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[2], serde_json::json!(["set", "shop", "maxretry", 3]));

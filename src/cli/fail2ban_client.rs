@@ -16,8 +16,9 @@ const FAILED: u8 = 255;
 
 /// Commands of fail2ban-client, answered by weir for its jails
 ///
-/// ping, version, status [JAIL], banned [IP...], unban --all|IP..., reload, -t, -d,
-/// get JAIL banip|banned|bantime|findtime|maxretry|usedns,
+/// ping, version, status [--all|JAIL], stats, banned [IP...], unban --all|IP...,
+/// reload [--unban] [JAIL], flushlogs, -t, -d,
+/// get JAIL banip|banned|bantime|findtime|maxretry|maxlines|usedns,
 /// get JAIL logpath|journalmatch|ignoreip|failregex|actions,
 /// set JAIL banip|unbanip|addignoreip|delignoreip IP...,
 /// set JAIL bantime|findtime TIME, set JAIL maxretry N
@@ -86,14 +87,18 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(text) = &args.str2sec {
-        let time = weir_core::policy::parse_duration(text)
-            .map_err(|_| anyhow::anyhow!("{text:?} is not a length of time"))?;
-        show::line(time.as_secs().to_string())?;
+        let time = weir_fail2ban::duration(text)
+            .map_err(|why| anyhow::anyhow!("{text:?} is not a length of time: {why}"))?;
+        let seconds = time.map_or("-1".to_owned(), |time| time.as_secs().to_string());
+        show::line(seconds)?;
         return Ok(ExitCode::SUCCESS);
     }
+    // The socket that speaks Fail2ban's protocol is the same daemon's.
+    let is_fail2bans =
+        |path: &PathBuf| weir_daemon::config::fail2ban_socket_of(&args.conf).as_ref() == Some(path);
     let common = Common {
         config: args.conf.clone(),
-        socket: args.socket.clone(),
+        socket: args.socket.clone().filter(|path| !is_fail2bans(path)),
     };
     if args.test || args.dump || args.dump_pretty {
         return configured(args);
@@ -139,6 +144,9 @@ fn configured(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    for warning in &configured.warnings {
+        complain(&anyhow::anyhow!("warning: {warning}"));
+    }
     for why in &configured.broken {
         complain(&anyhow::anyhow!("{why}"));
     }
@@ -157,6 +165,15 @@ fn words(command: &[&str], reply: &Value) -> String {
     match command {
         ["ping"] => format!("Server replied: {}", text(reply)),
         ["status"] => tree("Status".to_owned(), reply),
+        ["status", "--all", ..] => {
+            let (jails, overview) = values(reply).split_last().unwrap_or((reply, &[]));
+            let mut texts = vec![tree("Status".to_owned(), &overview.to_vec().into())];
+            for (jail, status) in jails.as_object().into_iter().flatten() {
+                texts.push(tree(format!("Status for the jail: {jail}"), status));
+            }
+            texts.join("\n\n")
+        }
+        ["stats" | "statistics"] => stats(reply),
         ["status", jail, ..] => tree(format!("Status for the jail: {jail}"), reply),
         ["get", "loglevel"] => format!("Current logging level is '{}'", text(reply)),
         ["get", "logtarget"] => format!("Current logging target is:\n`- {}", text(reply)),
@@ -206,6 +223,32 @@ fn words(command: &[&str], reply: &Value) -> String {
             other => python(other),
         },
     }
+}
+
+/// A line for each jail, in columns.
+fn stats(reply: &Value) -> String {
+    let jails = reply.as_object().into_iter().flatten();
+    let head = ["Jail", "Backend", "Failed", "Total", "Banned", "Total"].map(str::to_owned);
+    let mut rows = vec![head];
+    rows.extend(jails.map(|(name, row)| {
+        let (failed, banned) = (&row[1], &row[2]);
+        let counts = [&row[0], &failed[0], &failed[1], &banned[0], &banned[1]].map(text);
+        let [backend, failing, failed, banned, bans] = counts;
+        [name.clone(), backend, failing, failed, banned, bans]
+    }));
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or_default()
+    };
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().enumerate();
+        let cells = cells.map(|(column, cell)| match column {
+            0 | 1 => format!("{cell:<0$}", width(column)),
+            _ => format!("{cell:>0$}", width(column)),
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn values(list: &Value) -> &[Value] {

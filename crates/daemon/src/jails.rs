@@ -169,6 +169,16 @@ pub struct JailConfig {
     pub fail2ban: Option<Arc<Fail2banFilter>>,
 }
 
+impl JailConfig {
+    /// The names of the jail's actions as `fail2ban-client` shows them: weir's own ban, and
+    /// the commands beside it.
+    pub fn action_names(&self) -> Vec<String> {
+        let own = format!("weir-{}", self.action);
+        let runs = self.commands.iter().map(|run| run.name.clone());
+        std::iter::once(own).chain(runs).collect()
+    }
+}
+
 /// An action of a jail that runs commands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JailCommands {

@@ -18,6 +18,8 @@ pub struct Configured {
     jails: Vec<JailConfig>,
     /// Each with the name of its jail, and file and line.
     pub broken: Vec<String>,
+    /// What is not honoured, and logs that are not there.
+    pub warnings: Vec<String>,
 }
 
 /// Reads weir's configuration, or a directory of Fail2ban's.
@@ -25,15 +27,22 @@ pub struct Configured {
 /// # Errors
 /// It cannot be read, or weir's own has a mistake.
 pub fn read(path: &Path) -> anyhow::Result<Configured> {
-    let (jails, broken) = match path.join("jail.conf").exists() {
+    let (jails, broken, warnings) = match path.join("jail.conf").exists() {
         true => {
             let found = fail2ban::found(path, &Host)?;
-            (found.jails, found.broken)
+            let mut warnings = fail2ban::grouped(&found.notes);
+            warnings.extend(fail2ban::missing_logs(&found.jails, &Host));
+            (found.jails, found.broken, warnings)
         }
         false => {
-            let config = Config::load(path)?;
+            let config = Config::load(path).map_err(|error| {
+                anyhow::anyhow!(
+                    "{error}; and there is no {}",
+                    path.join("jail.conf").display()
+                )
+            })?;
             let broken = config.fail2ban.map(|fail2ban| fail2ban.broken);
-            (config.jails, broken.unwrap_or_default())
+            (config.jails, broken.unwrap_or_default(), config.warnings)
         }
     };
     let broken = broken.into_iter();
@@ -42,6 +51,7 @@ pub fn read(path: &Path) -> anyhow::Result<Configured> {
         broken: broken
             .map(|(jail, why)| format!("jail {jail}: {why}"))
             .collect(),
+        warnings,
     })
 }
 
@@ -123,14 +133,8 @@ fn commands(jail: &JailConfig) -> Vec<Value> {
             all.push(json!(["set", name, "addlogpath", ring.directory, "head"]));
         }
     }
-    all.push(json!([
-        "set",
-        name,
-        "addaction",
-        format!("weir-{}", jail.action)
-    ]));
-    for run in &jail.commands {
-        all.push(json!(["set", name, "addaction", run.name]));
+    for action in jail.action_names() {
+        all.push(json!(["set", name, "addaction", action]));
     }
     all
 }

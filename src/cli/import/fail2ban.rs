@@ -65,17 +65,32 @@ fn report(found: &Fail2ban) -> Vec<String> {
     let mut lines = Vec::new();
     for jail in &found.jails {
         lines.push(fail2ban::describe(jail));
-        let notes = found.notes.iter().filter(|(name, _)| *name == jail.name);
+        let own = |(name, note): &&(String, String)| {
+            let others = found.notes.iter().filter(|(_, other)| other == note);
+            *name == jail.name && others.count() == 1
+        };
+        let notes = found.notes.iter().filter(own);
         lines.extend(notes.map(|(_, note)| format!("  not honoured: {note}")));
     }
+    // What several jails have in common stands there once.
+    let common = fail2ban::grouped(&found.notes).into_iter();
+    let common = common.filter(|note| !note.starts_with("jail "));
+    lines.extend(common.map(|note| format!("not honoured by {note}")));
     for (name, why) in &found.broken {
         lines.push(format!("{name}: NOT RUN: {why}"));
     }
+    let are = |count: usize, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    };
     lines.push(format!(
-        "{} jails run, {} do not; {} more are not enabled",
-        found.jails.len(),
-        found.broken.len(),
-        found.disabled
+        "{}, {}; {} not enabled",
+        are(found.jails.len(), "jail runs", "jails run"),
+        match found.broken.len() {
+            0 => "none is broken".to_owned(),
+            broken => are(broken, "is broken", "are broken"),
+        },
+        are(found.disabled, "more is", "more are"),
     ));
     lines
 }

@@ -7,6 +7,7 @@ mod change;
 mod pickle;
 mod reply;
 pub(crate) mod socket;
+mod unban;
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -113,64 +114,39 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
     match words[..] {
         ["ping"] => Ok("pong".into()),
         ["version"] => Ok(VERSION.into()),
-        ["status"] => {
-            let names: Vec<_> = questions
-                .config()
-                .jails
-                .iter()
-                .map(|j| j.name.clone())
-                .collect();
-            Ok(Reply::pairs([
-                ("Number of jail", names.len().into()),
-                ("Jail list", names.join(", ").into()),
-            ]))
+        ["status"] => Ok(Reply::List(overview(handles))),
+        ["status", "--all"] | ["status", "--all", "basic" | "short"] => {
+            let config = questions.config();
+            let jails = config.jails.iter().map(|jail| {
+                let status = status(handles, &jail.name)?;
+                Ok((jail.name.clone(), status))
+            });
+            let jails = jails.collect::<Result<_, Unanswered>>()?;
+            let mut pairs = overview(handles);
+            pairs.push(Reply::Map(jails));
+            Ok(Reply::List(pairs))
         }
         // Flavours of Fail2ban add columns (ASN, country) to the same numbers.
         ["status", name] | ["status", name, "basic" | "short"] => status(handles, name),
-        ["banned"] => {
-            let config = questions.config();
-            let jails = config.jails.iter().map(|jail| {
-                let banned = addresses(&in_force(handles, &jail.name)?);
-                Ok(Reply::Map(vec![(jail.name.clone(), Reply::texts(banned))]))
-            });
-            jails.collect::<Result<_, Unanswered>>().map(Reply::List)
-        }
+        ["banned"] => unban::banned(handles),
         ["banned", ref subjects @ ..] => {
-            let holding = subjects.iter().map(|subject| {
-                let config = questions.config();
-                let mut holding = Vec::new();
-                for jail in &config.jails {
-                    if is_banned(handles, jail, subject)? {
-                        holding.push(jail.name.clone());
-                    }
-                }
-                Ok(Reply::texts(holding))
-            });
+            let holding = subjects
+                .iter()
+                .map(|subject| unban::holding(handles, subject));
             holding.collect::<Result<_, Unanswered>>().map(Reply::List)
         }
-        ["unban", "--all"] => {
-            let config = questions.config();
+        ["unban", "--all"] => Ok(unban::all(handles)?.into()),
+        ["unban", ref subjects @ ..] if !subjects.is_empty() => {
             let mut lifted = 0;
-            for jail in &config.jails {
-                let of = BanSource::Jail(jail.name.clone());
-                lifted += handles.manual_bans.unban_all(Some(&of))?.what.lifted;
+            for subject in subjects {
+                lifted += unban::one(handles, subject)?;
             }
             Ok(lifted.into())
         }
-        ["unban", _, ..] => {
-            let config = questions.config();
-            let mut lifted = 0;
-            for jail in &config.jails {
-                for subject in &words[1..] {
-                    lifted += lift(handles, jail, subject)?;
-                }
-            }
-            Ok(lifted.into())
-        }
-        ["reload", ..] => {
-            handles.reloader.reload()?;
-            Ok("OK".into())
-        }
+        ["reload", ref more @ ..] => unban::reload(handles, more),
+        ["stats" | "statistics"] => stats(handles),
+        // weir keeps no log of its own open: the journal has it.
+        ["flushlogs"] => Ok("flushed".into()),
         ["get", "loglevel"] => Ok("INFO".into()),
         ["get", "logtarget"] => Ok("SYSTEMD-JOURNAL".into()),
         ["get", "syslogsocket"] => Ok("auto".into()),
@@ -184,6 +160,16 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
         }
         ["set", name, ref what @ ..] => {
             let config = questions.config();
+            // The bans of a jail that runs no more go on.
+            if let ["unbanip", ref subjects @ ..] = *what
+                && unban::jails_away(handles)?.contains(name)
+            {
+                let mut lifted = 0;
+                for subject in subjects.iter().filter(|word| **word != "--report-absent") {
+                    lifted += unban::of_jail_away(handles, name, subject)?;
+                }
+                return Ok(lifted.into());
+            }
             let jail = jail(&config, name)?;
             match change::read(what) {
                 Some(change) => change::carry_out(handles, jail, change?),
@@ -195,7 +181,7 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
             words[0]
         ))),
         _ => Err(malformed(
-            "Invalid command; weir answers ping, version, status, banned, unban, reload, get and set",
+            "Invalid command; weir answers ping, version, status, stats, banned, unban, reload, flushlogs, get and set",
         )),
     }
 }
@@ -254,6 +240,37 @@ fn status(handles: &Handles, name: &str) -> Result<Reply, Unanswered> {
             ]),
         ),
     ]))
+}
+
+/// How many jails there are, and their names.
+fn overview(handles: &Handles) -> Vec<Reply> {
+    let config = handles.questions.config();
+    let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
+    let pair = |name: &str, value: Reply| Reply::Tuple(vec![name.into(), value]);
+    vec![
+        pair("Number of jail", names.len().into()),
+        pair("Jail list", names.join(", ").into()),
+    ]
+}
+
+/// Of each jail what it reads, its failures and its bans, each now and in all.
+fn stats(handles: &Handles) -> Result<Reply, Unanswered> {
+    let config = handles.questions.config();
+    let all = handles.questions.jails()?;
+    let jails = config.jails.iter().filter_map(|jail| {
+        let counts = all.iter().find(|counts| counts.name == jail.name)?;
+        let backend = match &jail.source {
+            SourceChoice::Journal => "systemd",
+            _ => "auto",
+        };
+        Some(in_force(handles, &jail.name).map(|bans| {
+            let failed = vec![counts.tracked.into(), counts.findings.into()];
+            let banned = vec![bans.len().into(), counts.bans.into()];
+            let row = vec![backend.into(), Reply::Tuple(failed), Reply::Tuple(banned)];
+            (jail.name.clone(), Reply::List(row))
+        }))
+    });
+    Ok(Reply::Map(jails.collect::<Result<_, Unanswered>>()?))
 }
 
 fn log_paths(jail: &JailConfig) -> Vec<String> {
@@ -318,9 +335,13 @@ fn get(
             jail.ignore.iter().map(|prefix| prefix.to_string()),
         )),
         ["failregex"] => Ok(Reply::texts(patterns(config, jail))),
-        ["actions"] => Ok(Reply::texts([format!("weir-{}", jail.action)])),
+        ["actions"] => Ok(Reply::texts(jail.action_names())),
+        ["maxlines"] => {
+            let filter = jail.fail2ban.as_ref();
+            Ok(filter.map_or(1, |filter| filter.source().maxlines).into())
+        }
         _ => Err(malformed(format!(
-            "weir has no answer to get JAIL {}; it has: banip, banned, bantime, findtime, maxretry, usedns, logpath, journalmatch, ignoreself, ignoreip, failregex, actions",
+            "weir has no answer to get JAIL {}; it has: banip, banned, bantime, findtime, maxretry, usedns, logpath, journalmatch, ignoreself, ignoreip, failregex, maxlines, actions",
             short(what)
         ))),
     }
