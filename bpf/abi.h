@@ -15,6 +15,7 @@
 #include "abi/event.h"
 #include "abi/flow.h"
 #include "abi/identity.h"
+#include "abi/inject.h"
 #include "abi/netfilter.h"
 #include "abi/policy.h"
 #include "abi/prefix_bans.h"

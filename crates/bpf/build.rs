@@ -11,11 +11,12 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 9] = [
+const OBJECTS: [&str; 10] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
+    "options/inject",
     "token/token",
     "token/gate",
     "tools/clock",

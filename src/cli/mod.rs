@@ -19,6 +19,7 @@ mod geo;
 mod import;
 mod list;
 mod metrics;
+mod options;
 mod pool;
 mod real_side;
 mod reload;
@@ -90,6 +91,8 @@ enum Verb {
     App(app::Verb),
     #[command(subcommand)]
     Token(token::Verb),
+    #[command(subcommand)]
+    Options(options::Verb),
     Events(events::Args),
     Geo(geo::Args),
     #[command(subcommand)]
@@ -164,6 +167,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::Real(verb) => pool::change(&common, &verb),
         Verb::App(verb) => app::run(&common, &verb),
         Verb::Token(verb) => token::run(&common, &verb),
+        Verb::Options(verb) => options::run(&verb),
         Verb::RealSide(args) => real_side::run(&args),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),

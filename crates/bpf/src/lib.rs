@@ -28,6 +28,7 @@ pub mod generator;
 #[cfg(test)]
 mod headers;
 pub mod identity;
+pub mod inject;
 mod interfaces;
 pub mod lease;
 pub mod lock;
@@ -80,6 +81,10 @@ pub mod skeleton {
     /// `bpf/identity/identity.bpf.c`
     pub mod identity {
         include!(concat!(env!("OUT_DIR"), "/identity.skel.rs"));
+    }
+    /// `bpf/options/inject.bpf.c`
+    pub mod inject {
+        include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));
     }
     /// `bpf/token/token.bpf.c`
     pub mod token {

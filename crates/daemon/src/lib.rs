@@ -4,10 +4,10 @@
 //! `vips` (virtual addresses that this host announces, VRRP) · `identity` (which programs
 //! may talk to whom) · `uplinks` (interfaces) · `store` · `fail2ban` (another program's
 //! jails) · `actions` and `ignore_command` (their commands). `real_side` is what
-//! `weir real-side` does on a real, without a daemon. What joins them: `config` (what was
-//! typed → checked) · `service` (what happens on request) · `log_worker` (from the log line
-//! to the ban) · `api` · `run` (the stages in data-path order). `host` is what all of them
-//! ask of this host.
+//! `weir real-side` does on a real, without a daemon, `options` what `weir options inject`
+//! does. What joins them: `config` (what was typed → checked) · `service` (what happens on
+//! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages in
+//! data-path order). `host` is what all of them ask of this host.
 #![deny(missing_docs)]
 
 pub mod access;
@@ -36,6 +36,7 @@ mod log_alerts;
 mod log_status;
 pub mod log_worker;
 pub mod metrics;
+pub mod options;
 mod positions;
 pub mod real_side;
 mod refused;

@@ -1,0 +1,117 @@
+//! Options on the packets that leave an interface, until the value goes.
+
+use std::{io, net::IpAddr};
+
+pub use weir_bpf::inject::{InjectConfig, InjectCounts, MAX_NETWORKS};
+use weir_bpf::{attachment::Link, device::Device, inject::Injector};
+use weir_options::Sections;
+
+/// Kinds of interface whose packets have no link-layer header (`ARPHRD_*`): tunnels, WireGuard,
+/// PPP, raw IP.
+const WITHOUT_HEADER: [u16; 7] = [65534, 768, 769, 776, 778, 823, 519];
+
+/// Why no options are put on packets.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InjectError {
+    /// The interface is not there, or cannot be asked.
+    #[error("interface {name}: {error}")]
+    Interface {
+        /// The name that was given.
+        name: String,
+        /// The system's error.
+        #[source]
+        error: io::Error,
+    },
+    /// The interface has another link-layer header than Ethernet's.
+    #[error("interface {name} has link-layer headers of kind {kind}; allowed: Ethernet, or none")]
+    Kind {
+        /// The name that was given.
+        name: String,
+        /// `ARPHRD_*`.
+        kind: u16,
+    },
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] weir_bpf::Error),
+}
+
+/// The packets that get options.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct FlowSelector {
+    /// Destinations, by address and prefix length; empty: all.
+    pub networks: Vec<(IpAddr, u8)>,
+    /// The IP protocol.
+    pub protocol: Option<u8>,
+    /// The source port.
+    pub source_port: Option<u16>,
+    /// The destination port.
+    pub dest_port: Option<u16>,
+    /// Whether of TCP only SYN and SYN-ACK are meant.
+    pub syn_only: bool,
+}
+
+/// An interface whose packets get options, for as long as this lives.
+pub struct Injection {
+    injector: Injector,
+    link: Link,
+}
+
+impl Injection {
+    /// Begins to put these sections on packets that leave the interface of this network
+    /// namespace.
+    ///
+    /// # Errors
+    /// There is no such interface, it is of another kind, or the kernel refuses.
+    pub fn begin(
+        interface: &str,
+        sections: &Sections,
+        flows: &FlowSelector,
+    ) -> Result<Self, InjectError> {
+        let name = interface.to_owned();
+        let device = match Device::find(interface) {
+            Ok(device) => device,
+            Err(error) => return Err(InjectError::Interface { name, error }),
+        };
+        if !device.is_ethernet() && !WITHOUT_HEADER.contains(&device.kind) {
+            let kind = device.kind;
+            return Err(InjectError::Kind { name, kind });
+        }
+        let injector = Injector::load(&InjectConfig {
+            is_ethernet: device.is_ethernet(),
+            networks: flows.networks.clone(),
+            protocol: flows.protocol,
+            source_port: flows.source_port,
+            dest_port: flows.dest_port,
+            syn_only: flows.syn_only,
+            ip: sections.ip.clone(),
+            tcp: sections.tcp.clone(),
+            udp_even: sections.udp_even.clone(),
+            udp_odd: sections.udp_odd.clone(),
+            extensions: sections.extensions.bytes.clone(),
+            may_be_segmented: sections.extensions.may_be_segmented(),
+            first_extension: sections.extensions.first,
+            last_extension: sections.extensions.last as u32,
+        })?;
+        let link = injector.attach(device.index)?;
+        Ok(Self { injector, link })
+    }
+
+    /// Packets so far, by what became of them.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn counts(&self) -> Result<InjectCounts, InjectError> {
+        Ok(self.injector.counts()?)
+    }
+
+    /// Whether the interface is there and has the program.
+    pub fn is_there(&self) -> bool {
+        self.link.target().is_ok_and(|(ifindex, _)| ifindex != 0)
+    }
+
+    /// Ends it: packets that leave from now on are as they were made.
+    pub fn end(self) {
+        self.link.detach();
+    }
+}
