@@ -6,3 +6,5 @@ mod common;
 mod inject;
 #[path = "root_options/lab.rs"]
 mod lab;
+#[path = "root_options/probe.rs"]
+mod probe;

@@ -1,0 +1,230 @@
+//! The agent at a site of `weir options probe`: sends packets that it is given, as they are,
+//! and keeps those of a run that arrive. It is asked over its standard input, by
+//! `crates/option-probe/src/agent_protocol.rs`, and ends with it.
+
+use std::{
+    io::{self, BufRead, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, SystemTime},
+};
+
+use nix::sys::{
+    socket::{
+        self, AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
+    },
+    time::TimeVal,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{
+    agent_protocol::{
+        Captured, HexBytes, MAX_ADDRESSES, MAX_CAPTURED, MAX_PACKETS, ProtocolError, Request,
+        Response, VERSION, read_message, write_message,
+    },
+    packet::PacketParts,
+    probe_packet::Marker,
+};
+
+/// How soon the end of the listening is noticed.
+const TICK_US: i64 = 50_000;
+/// Bytes of packets that wait to be looked at.
+const BUFFER: usize = 4 << 20;
+/// `PACKET_OUTGOING` of linux/if_packet.h: packets that this host sends.
+const OUTGOING: u8 = 4;
+/// IPPROTO_RAW: packets with their IP headers.
+const RAW: i32 = 255;
+/// The longest pause between two packets.
+const MAX_GAP_US: u32 = 100_000;
+
+/// Packets that were kept.
+struct Kept {
+    packets: Vec<Captured>,
+    beyond: u64,
+}
+
+/// A thread that keeps the packets of a run.
+struct Listener {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Kept>,
+}
+
+impl Listener {
+    fn begin(run: u32) -> io::Result<Self> {
+        let wire = socket::socket(
+            AddressFamily::Packet,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::EthAll,
+        )?;
+        setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::new(0, TICK_US))?;
+        // A smaller buffer will do, too.
+        let _ = setsockopt(&wire, sockopt::RcvBufForce, &BUFFER);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::Builder::new()
+            .name("weir-options".into())
+            .spawn(move || listen(&wire, run, &stopped))?;
+        Ok(Self { stop, thread })
+    }
+
+    fn end(self) -> Kept {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(kept) => kept,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+fn listen(wire: &OwnedFd, run: u32, stop: &AtomicBool) -> Kept {
+    let mut kept = Kept {
+        packets: Vec::new(),
+        beyond: 0,
+    };
+    let mut bytes = [0; MAX_CAPTURED];
+    // What has arrived by the time it is stopped is looked at.
+    loop {
+        let Ok((length, from)) = socket::recvfrom::<LinkAddr>(wire.as_raw_fd(), &mut bytes) else {
+            if stop.load(Ordering::Relaxed) {
+                return kept;
+            }
+            continue;
+        };
+        let packet = &bytes[..length];
+        let is_outgoing = from.is_some_and(|from| from.pkttype() == OUTGOING);
+        if is_outgoing || Marker::find(packet, run).is_none() {
+            continue;
+        }
+        if kept.packets.len() == MAX_PACKETS {
+            kept.beyond += 1;
+            continue;
+        }
+        kept.packets.push(Captured {
+            time_ns: now_ns(),
+            packet: HexBytes(packet.to_vec()),
+        });
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Sends packets with their IP headers; how many left, and the first error of others.
+fn send(packets: &[HexBytes], gap: Duration) -> (usize, Option<String>) {
+    let mut error = None;
+    let mut sockets: [Option<Socket>; 2] = [None, None];
+    let mut count = 0;
+    for packet in packets {
+        match send_one(&packet.0, &mut sockets) {
+            Ok(()) => count += 1,
+            Err(why) => {
+                error.get_or_insert_with(|| why.to_string());
+            }
+        }
+        thread::sleep(gap);
+    }
+    (count, error)
+}
+
+fn send_one(packet: &[u8], sockets: &mut [Option<Socket>; 2]) -> io::Result<()> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidInput, "a packet is malformed");
+    let dest = PacketParts::read(packet).ok_or_else(malformed)?.dest;
+    let domain = if dest.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
+    let socket = &mut sockets[usize::from(dest.is_ipv6())];
+    let socket = match socket {
+        Some(socket) => socket,
+        None => socket.insert(Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?),
+    };
+    socket.send_to(packet, &SocketAddr::new(dest, 0).into())?;
+    Ok(())
+}
+
+/// The addresses by which other hosts may reach this one.
+fn addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let all = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    });
+    let is_global = |addr: &IpAddr| match addr {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && *v4 != Ipv4Addr::UNSPECIFIED,
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    all.filter(is_global).take(MAX_ADDRESSES).collect()
+}
+
+/// Answers requests until there is none any more.
+///
+/// # Errors
+/// The other side's lines cannot be read, or are no requests.
+pub fn serve(input: &mut impl BufRead, out: &mut impl Write) -> Result<(), ProtocolError> {
+    let mut listener: Option<Listener> = None;
+    loop {
+        let request: Request = match read_message(input) {
+            Ok(request) => request,
+            Err(ProtocolError::End) => return Ok(()),
+            Err(error) => {
+                let message = error.to_string();
+                // Nobody may be left to tell.
+                let _ = write_message(out, &Response::Error { message });
+                return Err(error);
+            }
+        };
+        let answer = match request.check() {
+            Ok(()) => answer(request, &mut listener),
+            Err(message) => Response::Error { message },
+        };
+        write_message(out, &answer)?;
+    }
+}
+
+fn answer(request: Request, listener: &mut Option<Listener>) -> Response {
+    match request {
+        Request::Hello { .. } => Response::Hello {
+            version: VERSION,
+            addresses: addresses(),
+        },
+        Request::Listen { run } => {
+            if let Some(before) = listener.take() {
+                before.end();
+            }
+            match Listener::begin(run) {
+                Ok(begun) => {
+                    *listener = Some(begun);
+                    Response::Listening {}
+                }
+                Err(error) => Response::Error {
+                    message: format!("cannot listen to packets: {error}"),
+                },
+            }
+        }
+        Request::Send { packets, gap_us } => {
+            let gap = Duration::from_micros(gap_us.min(MAX_GAP_US).into());
+            let (count, error) = send(&packets, gap);
+            Response::Sent { count, error }
+        }
+        Request::Collect {} => match listener.take() {
+            Some(listener) => {
+                let Kept { packets, beyond } = listener.end();
+                Response::Arrived { packets, beyond }
+            }
+            None => Response::Error {
+                message: "it does not listen".into(),
+            },
+        },
+    }
+}

@@ -1,0 +1,341 @@
+//! A site of `weir options probe`: where it is, and the agent that runs there.
+
+use std::{
+    fs::File,
+    io::{self, BufReader},
+    net::IpAddr,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    str::FromStr,
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use nix::sched::{CloneFlags, setns};
+
+use crate::{
+    agent_protocol::{
+        HexBytes, MAX_ADDRESSES, ProtocolError, Request, Response, VERSION, read_message,
+        write_message,
+    },
+    result_file::{MAX_LABEL, is_label},
+};
+
+/// The time in which an agent answers; ssh asks for nothing, so it takes no longer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Characters of an agent's message that are shown.
+const MESSAGE: usize = 300;
+
+/// The way to a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    /// A network namespace of this host, by name.
+    Namespace(String),
+    /// A host that ssh reaches, as ssh is given it.
+    Ssh(String),
+}
+
+/// A site as it is named on the command line: `[LABEL=]netns:NAME[/ADDRESS[,ADDRESS]]` or
+/// `[LABEL=]ssh:HOST[/ADDRESS[,ADDRESS]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteSpec {
+    /// The name in results.
+    pub label: String,
+    /// Where the site is.
+    pub reach: Reach,
+    /// The addresses by which the others reach it; those that it has itself, if none is given.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl FromStr for SiteSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (label, rest) = match text.split_once('=') {
+            Some((label, rest)) => (Some(label), rest),
+            None => (None, text),
+        };
+        let (place, addresses) = match rest.split_once('/') {
+            Some((place, addresses)) => (place, Some(addresses)),
+            None => (rest, None),
+        };
+        let (kind, name) = place.split_once(':').unwrap_or((place, ""));
+        let is_plain =
+            !name.is_empty() && !name.starts_with('-') && !name.contains(char::is_whitespace);
+        let reach = match kind {
+            "netns" if is_plain && name != "." && name != ".." => Reach::Namespace(name.to_owned()),
+            "ssh" if is_plain => Reach::Ssh(name.to_owned()),
+            _ => {
+                return Err(
+                    "allowed: [LABEL=]netns:NAME and [LABEL=]ssh:HOST, with /ADDRESS[,ADDRESS] behind"
+                        .into(),
+                );
+            }
+        };
+        let label = label.unwrap_or(name).to_owned();
+        if !is_label(&label) {
+            return Err(format!(
+                "{label:?} is no name for results: give it one by LABEL=, of up to {MAX_LABEL} letters, digits and . _ - @ :"
+            ));
+        }
+        let addresses = addresses.map_or(Ok(Vec::new()), |list| {
+            let read = |one: &str| {
+                one.parse::<IpAddr>()
+                    .map_err(|_| format!("{one:?} is no address"))
+            };
+            list.split(',').map(read).collect()
+        })?;
+        Ok(Self {
+            label,
+            reach,
+            addresses,
+        })
+    }
+}
+
+/// How agents are started.
+#[derive(Debug, Clone, Default)]
+pub struct AgentOptions {
+    /// The command that a remote shell runs.
+    pub remote_command: String,
+    /// Another configuration file of ssh.
+    pub ssh_config: Option<std::path::PathBuf>,
+}
+
+/// Why a site is of no use.
+#[derive(Debug, thiserror::Error)]
+#[error("site {label}: {why}")]
+pub struct SiteError {
+    label: String,
+    why: String,
+}
+
+/// A site with its agent; the agent ends with it.
+pub struct Site {
+    /// The name in results.
+    pub label: String,
+    addresses: Vec<IpAddr>,
+    input: ChildStdin,
+    answers: Receiver<Result<Response, ProtocolError>>,
+    _child: AgentProcess,
+}
+
+/// An agent's process, or ssh's: it ends with this.
+struct AgentProcess(Child);
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Site {
+    /// Starts the agent there.
+    ///
+    /// # Errors
+    /// It does not start, is another version, or has no address.
+    pub fn open(spec: &SiteSpec, options: &AgentOptions) -> Result<Self, SiteError> {
+        let label = spec.label.clone();
+        let refused = |why: String| SiteError {
+            label: spec.label.clone(),
+            why,
+        };
+        let mut child = start(&spec.reach, options).map_err(refused)?;
+        let pipes = (child.0.stdin.take(), child.0.stdout.take());
+        let (Some(input), Some(output)) = pipes else {
+            return Err(refused("its agent has no pipes".into()));
+        };
+        // One answer at a time: an agent that says more waits.
+        let (send, answers) = sync_channel(1);
+        thread::Builder::new()
+            .name("weir-site".into())
+            .spawn(move || {
+                let mut output = BufReader::new(output);
+                loop {
+                    let answer = read_message::<Response>(&mut output);
+                    let is_last = answer.is_err();
+                    if send.send(answer).is_err() || is_last {
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| refused(format!("cannot start a thread: {error}")))?;
+        let mut site = Self {
+            label,
+            addresses: spec.addresses.clone(),
+            input,
+            answers,
+            _child: child,
+        };
+        match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
+            Response::Hello { version, addresses } if version == VERSION => {
+                if site.addresses.is_empty() {
+                    site.addresses = addresses.into_iter().take(MAX_ADDRESSES).collect();
+                }
+            }
+            other => return Err(site.unexpected(&other)),
+        }
+        if site.addresses.is_empty() {
+            return Err(refused("it has no address: give it one behind /".into()));
+        }
+        Ok(site)
+    }
+
+    /// The address of a family by which others reach it.
+    pub fn address(&self, is_v4: bool) -> Option<IpAddr> {
+        let mut all = self.addresses.iter().copied();
+        all.find(|address| address.is_ipv4() == is_v4)
+    }
+
+    fn error(&self, why: impl Into<String>) -> SiteError {
+        SiteError {
+            label: self.label.clone(),
+            why: why.into(),
+        }
+    }
+
+    fn unexpected(&self, answer: &Response) -> SiteError {
+        self.error(match answer {
+            // Shown escaped, as all errors.
+            Response::Error { message } => message.chars().take(MESSAGE).collect(),
+            _ => "its agent answers another question".to_owned(),
+        })
+    }
+
+    /// Asks the agent, which may take so much longer.
+    fn ask(&mut self, request: &Request, longer: Duration) -> Result<Response, SiteError> {
+        let said = write_message(&mut self.input, request);
+        match self.answers.recv_timeout(ANSWER + longer) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.error(format!("its agent: {error}"))),
+            Err(RecvTimeoutError::Timeout) => Err(self.error("its agent does not answer")),
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = said.err().map_or("it has ended".into(), |e| e.to_string());
+                Err(self.error(format!("its agent: {why}")))
+            }
+        }
+    }
+
+    /// Has the agent keep the packets of a run that arrive.
+    ///
+    /// # Errors
+    /// The agent fails.
+    pub fn listen(&mut self, run: u32) -> Result<(), SiteError> {
+        match self.ask(&Request::Listen { run }, Duration::ZERO)? {
+            Response::Listening {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has the agent send packets; how many left, and the first error of others.
+    ///
+    /// # Errors
+    /// The agent fails.
+    pub fn send(
+        &mut self,
+        packets: Vec<HexBytes>,
+        gap: Duration,
+    ) -> Result<(usize, Option<String>), SiteError> {
+        let longer = gap * packets.len() as u32;
+        let gap_us = gap.as_micros() as u32;
+        match self.ask(&Request::Send { packets, gap_us }, longer)? {
+            Response::Sent { count, error } => {
+                Ok((count, error.map(|e| e.chars().take(MESSAGE).collect())))
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The packets that arrived since the agent began to keep them, with their times.
+    ///
+    /// # Errors
+    /// The agent fails.
+    pub fn collect(&mut self) -> Result<Vec<(u64, Vec<u8>)>, SiteError> {
+        match self.ask(&Request::Collect {}, Duration::ZERO)? {
+            Response::Arrived { packets, beyond: 0 } => Ok(packets
+                .into_iter()
+                .map(|captured| (captured.time_ns, captured.packet.0))
+                .collect()),
+            Response::Arrived { beyond, .. } => Err(self.error(format!(
+                "{beyond} more packets arrived than can be kept: something repeats them"
+            ))),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}
+
+/// Starts a program in a network namespace, by a thread that has entered it.
+fn spawn_in(name: &str, mut command: Command) -> io::Result<Child> {
+    let namespace = File::open(Path::new("/run/netns").join(name))?;
+    let entered = thread::spawn(move || {
+        setns(&namespace, CloneFlags::CLONE_NEWNET)?;
+        command.spawn()
+    });
+    match entered.join() {
+        Ok(child) => child,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn start(reach: &Reach, options: &AgentOptions) -> Result<AgentProcess, String> {
+    let piped = |command: &mut Command| {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    };
+    match reach {
+        Reach::Namespace(name) => {
+            let this = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+            let mut command = Command::new(this);
+            command.args(["options", "agent"]);
+            piped(&mut command);
+            let spawned = spawn_in(name, command);
+            spawned
+                .map(AgentProcess)
+                .map_err(|error| format!("cannot start an agent in namespace {name}: {error}"))
+        }
+        Reach::Ssh(host) => {
+            let mut command = Command::new("ssh");
+            if let Some(file) = &options.ssh_config {
+                command.arg("-F").arg(file);
+            }
+            // Nobody is there to be asked, and a pipe is wanted, no terminal.
+            command.args(["-T", "-oBatchMode=yes", "-oConnectTimeout=10", "--"]);
+            command.args([host, &options.remote_command]);
+            piped(&mut command);
+            match command.spawn() {
+                Ok(child) => Ok(AgentProcess(child)),
+                Err(error) => Err(format!("cannot start ssh: {error}")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_are_named_by_how_they_are_reached() {
+        let read = |text: &str| text.parse::<SiteSpec>();
+        let west = read("netns:west").unwrap();
+        assert_eq!((&*west.label, west.addresses.len()), ("west", 0));
+        let east = read("frankfurt=ssh:root@192.0.2.1/192.0.2.7,2001:db8::7").unwrap();
+        assert_eq!(east.label, "frankfurt");
+        assert_eq!(east.reach, Reach::Ssh("root@192.0.2.1".into()));
+        assert_eq!(east.addresses.len(), 2);
+        for (text, said) in [
+            ("west", "allowed: [LABEL=]netns:NAME"),
+            ("ssh:", "allowed: "),
+            ("ssh:-oProxyCommand=x", "allowed: "),
+            ("a=ssh:-x", "allowed: "),
+            ("netns:..", "allowed: "),
+            ("netns:a b", "allowed: "),
+            ("netns:west/192.0.2", "\"192.0.2\" is no address"),
+            ("a b=netns:west", "\"a b\" is no name for results"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
