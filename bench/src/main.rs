@@ -53,6 +53,8 @@ enum What {
     /// What it costs that traffic is judged by program, beside connection
     /// tracking and a queue to user space.
     Identity(identity::IdentityArgs),
+    /// What it costs that connections are signed, and that a port wants that.
+    Token(identity::IdentityArgs),
     /// The client of `identity`, a process of its own.
     #[command(hide = true)]
     IdentityClient(identity::ClientArgs),
@@ -90,6 +92,7 @@ fn main() -> anyhow::Result<()> {
         What::Flood(args) => with_root(|| flood::run(&args)),
         What::Balance(args) => with_root(|| balance::run(&args)),
         What::Identity(args) => with_root(|| identity::run(&args)),
+        What::Token(args) => with_root(|| identity::tokens(&args)),
         What::IdentityClient(args) => identity::client(&args),
         What::Delay(args) => delay::run(&args),
         What::Hooks(args) => hooks::run(&args),

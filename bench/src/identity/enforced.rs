@@ -2,6 +2,7 @@
 //! shipped, a policy, and somebody who says who programs are, as the daemon does.
 
 use std::{
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,7 +18,8 @@ use weir_bpf::identity::{
     Verdict, detach,
 };
 
-const ROOT: &str = "/sys/fs/bpf/weir";
+/// Where pins of instances are.
+pub const ROOT: &str = "/sys/fs/bpf/weir";
 
 /// How much there is beside the program that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,8 @@ pub struct Enforced {
     instance: String,
     /// The kernel's tables, to change what is known while it measures.
     pub identity: Arc<Identity>,
-    _loaded: Loaded,
+    loaded: Loaded,
+    pins: Vec<PathBuf>,
     stop: Arc<AtomicBool>,
     teller: Option<JoinHandle<()>>,
 }
@@ -71,6 +74,11 @@ fn policy(size: Size) -> Policy {
 }
 
 impl Enforced {
+    /// The name of its pins.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
     /// Fills, then attaches. `knows`: it is said of the client who it is.
     pub fn start(cgroup: &Path, size: Size, knows: bool) -> anyhow::Result<Self> {
         let name = cgroup
@@ -118,12 +126,41 @@ impl Enforced {
             }
         });
         Ok(Self {
+            pins: pins(&instance)?,
             instance,
             identity,
-            _loaded: loaded,
+            loaded,
             stop,
             teller: Some(teller),
         })
+    }
+}
+
+/// The directories with pins of an instance.
+pub fn pins(instance: &str) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(Path::new(ROOT).join(instance))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Makes directories of pins anew that have gone with them.
+pub fn make(pins: &[PathBuf]) -> std::io::Result<()> {
+    let mut dirs = std::fs::DirBuilder::new();
+    pins.iter()
+        .try_for_each(|pin| dirs.recursive(true).mode(0o700).create(pin))
+}
+
+impl Enforced {
+    /// Takes the programs out of the way of the traffic; what is loaded stays, and who is
+    /// known.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        Ok(detach(Path::new(ROOT), &self.instance)?)
+    }
+
+    /// Puts them back.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        make(&self.pins)?;
+        self.loaded.attach_noting()?;
+        Ok(self.loaded.attach_judging()?)
     }
 }
 

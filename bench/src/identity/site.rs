@@ -1,0 +1,226 @@
+//! A client and a server on one veth pair, and what the traffic between them goes through.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use weir_bpf::identity::{CgroupAt, missing};
+use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
+
+use super::{Load, Through, client::Reached, enforced::Enforced, server, tokens::Tokens};
+
+/// The queue's number.
+const QUEUE: &str = "17";
+
+/// A client and a server on one veth pair, and the control group of the client.
+pub struct Site {
+    /// Where the client is.
+    pub client: Namespace,
+    /// The control group of the client.
+    pub cgroup: PathBuf,
+    /// The control group of the server, if it has one of its own.
+    server_cgroup: Option<PathBuf>,
+    /// Loaded for all turns, if tokens are measured.
+    tokens: Option<Tokens>,
+    millis: String,
+    _veth: Veth,
+    _net: Net,
+}
+
+impl Site {
+    /// Starts the server; in a control group of its own, if it is to want tokens.
+    pub fn new(millis: u64, wants_tokens: bool) -> anyhow::Result<Self> {
+        let net = Net::new()?;
+        let (client, server) = (net.namespace("client")?, net.namespace("server")?);
+        let opts = VethOpts::new(
+            &["10.9.0.1/24", "2001:db8::1/64"],
+            &["10.9.0.2/24", "2001:db8::2/64"],
+        )?;
+        let veth = net.veth(&client, "c0", &server, "s0", opts)?;
+        // Ports of connections that are over are free at once.
+        client.sysctl("ipv4.tcp_tw_reuse", "1")?;
+        client.sysctl("ipv4.ip_local_port_range", "2000 65000")?;
+        let root = CgroupAt::mount_point().context("control groups of version 2")?;
+        let cgroup = root.join(format!("weir-bench-identity-{}", std::process::id()));
+        fs::create_dir(&cgroup)?;
+        let mut site = Self {
+            client,
+            cgroup,
+            server_cgroup: None,
+            tokens: None,
+            millis: millis.to_string(),
+            _veth: veth,
+            _net: net,
+        };
+        let start = || {
+            ["10.9.0.2", "2001:db8::2"]
+                .into_iter()
+                .try_for_each(|addr| server::start(&server, addr.parse()?))
+        };
+        if !wants_tokens {
+            start()?;
+            return Ok(site);
+        }
+        let of_server = root.join(format!("weir-bench-server-{}", std::process::id()));
+        fs::create_dir(&of_server)?;
+        site.server_cgroup = Some(of_server.clone());
+        // A socket is of the control group in which it was made.
+        let before = fs::read_to_string("/proc/self/cgroup")?;
+        let before = before.lines().find_map(|line| line.strip_prefix("0::/"));
+        let before = root.join(before.context("this process is in no control group")?);
+        let enter = |group: &Path| fs::write(group.join("cgroup.procs"), "0");
+        enter(&of_server)?;
+        let started = start();
+        enter(&before)?;
+        started?;
+        if missing().is_empty() {
+            site.tokens = Some(Tokens::load(&site.cgroup, &of_server)?);
+        }
+        Ok(site)
+    }
+
+    /// The client, which goes into the control group and becomes the program.
+    pub fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo 0 > \"$0\" && exec \"$@\""])
+            .arg(self.cgroup.join("cgroup.procs"))
+            .arg(std::env::current_exe()?)
+            .arg("identity-client")
+            .args(words)
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// One load for the time that was asked for.
+    pub fn measure(&self, through: Through, load: &Load, to: &str) -> anyhow::Result<Reached> {
+        let _gate = Gate::open(self, through)?;
+        let words = [load.args, &["--to", to, "--millis", &self.millis]].concat();
+        let mut command = self.command(&words)?;
+        command.stdout(Stdio::piped());
+        let mut child = self.client.spawn(command)?;
+        let output = child.inner().stdout.take().context("the client's output")?;
+        let line = BufReader::new(output).lines().next();
+        let line = line.context("the client says nothing")??;
+        serde_json::from_str(&line).with_context(|| format!("the client says {line:?}"))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // They are of the control groups.
+        self.tokens = None;
+        for group in self.server_cgroup.iter().chain([&self.cgroup]) {
+            let until = Instant::now() + Duration::from_secs(5);
+            while fs::remove_dir(group).is_err() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// What the traffic goes through for one turn.
+enum Gate<'a> {
+    Nothing,
+    Weir {
+        _enforced: Box<Enforced>,
+    },
+    Loaded {
+        tokens: &'a Tokens,
+    },
+    Rules {
+        client: &'a Namespace,
+    },
+    Queue {
+        client: &'a Namespace,
+        /// Ends after the rules that lead to it.
+        _program: Child,
+    },
+}
+
+impl<'a> Gate<'a> {
+    fn open(site: &'a Site, through: Through) -> anyhow::Result<Self> {
+        let client = &site.client;
+        match through {
+            Through::Nothing => Ok(Self::Nothing),
+            Through::Weir { .. } | Through::Tokens(_) if site.tokens.is_some() => {
+                let tokens = site.tokens.as_ref().context("they are loaded")?;
+                let gate = Self::Loaded { tokens };
+                tokens.resume(match through {
+                    Through::Tokens(used) => Some(used),
+                    _ => None,
+                })?;
+                Ok(gate)
+            }
+            Through::Weir { size, knows } => Ok(Self::Weir {
+                _enforced: Box::new(Enforced::start(&site.cgroup, size, knows)?),
+            }),
+            Through::Tokens(_) => bail!("tokens are not loaded"),
+            Through::Conntrack => {
+                let text = "table inet bench {\n\
+                     chain in { type filter hook input priority 0; ct state established,related accept; }\n\
+                     chain out { type filter hook output priority 0; ct state established,related accept; }\n}\n";
+                nft(client, text)?;
+                Ok(Self::Rules { client })
+            }
+            // As DAF is set up: all that goes out waits for a verdict of its own.
+            Through::Queue => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command
+                    .args(["delay-queue", "--queue", QUEUE, "--core", "1", "--accept"])
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped());
+                let mut program = client.spawn(command)?;
+                let output = program.inner().stdout.take();
+                let output = output.context("the queue's output")?;
+                let ready = BufReader::new(output).lines().next();
+                if ready.context("the queue's program says nothing")?? != "ready" {
+                    bail!("the queue's program is not ready");
+                }
+                let gate = Self::Queue {
+                    client,
+                    _program: program,
+                };
+                to_queue(client, "-I")?;
+                Ok(gate)
+            }
+        }
+    }
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        let undone = match self {
+            Self::Rules { client } => nft(client, "delete table inet bench\n"),
+            Self::Queue { client, .. } => to_queue(client, "-D"),
+            Self::Loaded { tokens } => tokens.pause(),
+            Self::Nothing | Self::Weir { .. } => Ok(()),
+        };
+        if let Err(error) = undone {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// Adds the rules by which all that goes out waits for the queue's program, or takes them
+/// away. Not by nft: not every kernel has its `queue`.
+fn to_queue(space: &Namespace, change: &str) -> anyhow::Result<()> {
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        let rule = [change, "OUTPUT", "-j", "NFQUEUE", "--queue-num", QUEUE];
+        space.run(program, &rule)?;
+    }
+    Ok(())
+}
+
+fn nft(space: &Namespace, text: &str) -> anyhow::Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), text)?;
+    space.run("nft", &["-f".as_ref(), file.path().as_os_str()])?;
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! `weir-bench token`: streams and connections that are signed, and whose server wants that,
+//! beside none; and what the verifier takes for one packet.
+
+use std::{net::IpAddr, path::Path};
+
+use anyhow::ensure;
+use weir_bpf::{
+    identity::{CgroupAt, missing},
+    prog_test_run,
+    token::{self, detach},
+};
+use weir_token::{IdentityKey, KeyId, Statement, TokenOption, VERSION, epoch_at};
+
+use super::{
+    IdentityArgs, KNOWN, LEVEL, Load, NONE, Rows, Through, TokenUse,
+    enforced::ROOT,
+    site::Site,
+    tokens::{IDENTITY, KEY, requirement},
+};
+use crate::report::{Report, median};
+
+/// The conduit, as rows name it: both sides in force.
+const CONDUIT: &str = "tcp-option";
+const STREAM: &[(&str, Through)] = &[
+    ("none", NONE),
+    // What signing stands on.
+    (LEVEL, KNOWN),
+    ("signed", Through::Tokens(TokenUse::Signed)),
+    (CONDUIT, Through::Tokens(TokenUse::Required)),
+    // The way of DAF, without what it does to a packet.
+    ("nfqueue", Through::Queue),
+];
+const CONNECT: &[(&str, Through)] = STREAM.split_at(4).0;
+/// Tokens are in force on both sides, but not about this traffic.
+const UNSIGNED: &[(&str, Through)] = &[
+    (LEVEL, KNOWN),
+    (CONDUIT, Through::Tokens(TokenUse::Elsewhere)),
+];
+
+const fn load(
+    name: &'static str,
+    args: &'static [&'static str],
+    through: &'static [(&'static str, Through)],
+) -> Load {
+    Load {
+        name,
+        args,
+        unit: "Gbit/s",
+        scale: 8e-9,
+        through,
+        is_latency: false,
+        counts_connections: false,
+    }
+}
+
+const LOADS: [Load; 5] = [
+    load("stream 1", &["--load", "stream"], STREAM),
+    load("stream 8", &["--load", "stream", "--number", "8"], STREAM),
+    Load {
+        unit: "µs",
+        scale: 1e-3,
+        is_latency: true,
+        counts_connections: true,
+        ..load("connect", &["--load", "connect"], CONNECT)
+    },
+    load("unsigned stream 1", &["--load", "stream"], UNSIGNED),
+    // A packet each way, one behind the other.
+    Load {
+        unit: "k/s",
+        scale: 1e-3,
+        ..load("unsigned queries", &["--load", "query"], UNSIGNED)
+    },
+];
+
+/// What DAF reached in the harness in which it was measured, of what the same traffic reached
+/// without it: one stream, each packet with an HMAC. It does not run here.
+const DAF_SIGNED: f64 = 0.03;
+
+/// SYNs of a round, each of another connection.
+const SYNS: u16 = 4000;
+/// Runs of a later packet of one connection in a round.
+const REPEAT: u32 = 1_000_000;
+const PORT: u16 = 8080;
+const MATCHES: u32 = 0xffff;
+
+/// Measures all rows.
+pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
+    let mut report = Report::new();
+    let lacks = missing();
+    if !lacks.is_empty() {
+        eprintln!("signing: left out: this kernel lacks {}", lacks.join(", "));
+    }
+    verify_rows(&mut report, args)?;
+    let site = Site::new(args.millis, true)?;
+    for (family, to) in [("", "10.9.0.2"), (" ipv6", "2001:db8::2")] {
+        for load in &LOADS {
+            let rows = Rows {
+                site: &site,
+                load,
+                family,
+                to,
+                target: (!load.is_latency).then_some(CONDUIT),
+                has_level: lacks.is_empty(),
+            };
+            rows.measure(&mut report, args)?;
+        }
+    }
+    let stated = "stated stream 1 DAF signed";
+    if stated.contains(&args.only) {
+        report.add(stated, "of none", &[DAF_SIGNED]);
+    }
+    report.finish(args.json.as_deref())
+}
+
+/// A frame of a connection: a SYN with a token, or what comes after it.
+fn frame(client: u16, is_v6: bool, is_syn: bool) -> Vec<u8> {
+    let (source, dest): (IpAddr, IpAddr) = match is_v6 {
+        false => ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()),
+        true => (
+            [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
+            [0x2001, 0xdb8, 0, 0, 0, 0, 0, 2].into(),
+        ),
+    };
+    let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let epoch = epoch_at(seconds.map_or(0, |since| since.as_secs()));
+    let statement = Statement {
+        key_id: KeyId::MIN,
+        epoch,
+        source: (source, client),
+        dest: (dest, PORT),
+        isn: 7,
+    };
+    // As Linux has them: MSS, SACK, time stamps, window scale.
+    let mut options = vec![
+        2, 4, 5, 180, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7,
+    ];
+    if is_syn {
+        options.extend(
+            TokenOption {
+                version: VERSION,
+                key_id: KeyId::MIN.number(),
+                epoch: epoch as u16,
+                tag: [IDENTITY[0], IDENTITY[1], IDENTITY[2], IDENTITY[3]],
+                mac: statement.mac(&IdentityKey(KEY)),
+            }
+            .bytes(),
+        );
+    }
+    let mut tcp = [client.to_be_bytes(), PORT.to_be_bytes()].concat();
+    let (words, flags) = (
+        (20 + options.len()) as u8 / 4,
+        if is_syn { 2 } else { 0x10 },
+    );
+    tcp.extend([
+        0,
+        0,
+        0,
+        7,
+        0,
+        0,
+        0,
+        0,
+        words << 4,
+        flags,
+        0xff,
+        0xff,
+        0,
+        0,
+        0,
+        0,
+    ]);
+    tcp.extend(options);
+    let mut frame = vec![0; 12];
+    match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            let len = 20 + tcp.len() as u8;
+            frame.extend([8, 0, 0x45, 0, 0, len, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+            frame.extend([source.octets(), dest.octets()].concat());
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, tcp.len() as u8, 6, 64]);
+            frame.extend([source.octets(), dest.octets()].concat());
+        }
+        _ => unreachable!("both are of one family"),
+    }
+    frame.extend(tcp);
+    frame
+}
+
+/// The verifier by BPF_PROG_RUN: SYNs of connections that are new to it, one run each, and a
+/// later packet of one of them.
+fn verify_rows(report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
+    if !["verify new flow", "verify packet"]
+        .iter()
+        .any(|name| format!("target {name} ipv6").contains(&args.only))
+    {
+        return Ok(());
+    }
+    let instance = format!("weir-bench-token-{}", std::process::id());
+    let root = Path::new(ROOT);
+    let measured = verify_values(root, &instance, args.rounds.max(1));
+    detach(root, &instance)?;
+    let _ = std::fs::remove_dir(root.join(&instance));
+    for (family, [new_flow, packet]) in ["", " ipv6"].into_iter().zip(measured?) {
+        report.add(&format!("target verify new flow{family}"), "ns", &new_flow);
+        report.add(&format!("target verify packet{family}"), "ns", &packet);
+    }
+    Ok(())
+}
+
+/// By family: of new flows, of packets; by round.
+fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[[Vec<f64>; 2]; 2]> {
+    let mut values: [[Vec<f64>; 2]; 2] = Default::default();
+    for _ in 0..rounds {
+        // Tables of their own: no flow is known.
+        detach(root, instance)?;
+        let (tokens, loaded) = token::Tokens::load(root, instance, &CgroupAt::open(None)?, None)?;
+        tokens.put_clock(token::clock_offset())?;
+        tokens.put_policy(&requirement(&[PORT]))?;
+        for (is_v6, [new_flow, packet]) in [false, true].into_iter().zip(&mut values) {
+            let mut each = Vec::new();
+            for client in 1..=SYNS {
+                let ran = prog_test_run::packet(loaded.matcher(), &frame(client, is_v6, true), 1)?;
+                ensure!(ran.verdict == MATCHES, "a right SYN is refused");
+                each.push(f64::from(ran.nanos));
+            }
+            new_flow.push(median(&each));
+            let later = frame(1, is_v6, false);
+            let ran = prog_test_run::packet(loaded.matcher(), &later, REPEAT)?;
+            ensure!(
+                ran.verdict == MATCHES,
+                "a packet of a proven flow is refused"
+            );
+            packet.push(f64::from(ran.nanos));
+        }
+    }
+    Ok(values)
+}

@@ -1,0 +1,143 @@
+//! Tokens for turns: the client's connections are signed with a key of its own, and the
+//! server's ports want that. The tables are those that are shipped; the daemon fills them
+//! as this does.
+
+use std::path::{Path, PathBuf};
+
+use weir_bpf::{
+    identity::{CgroupAt, Handle, Identity},
+    token::{self, Claim, Requirement, TokenPolicy},
+};
+use weir_core::Prefix;
+use weir_token::KeyId;
+
+use super::{
+    SMALL, TokenUse,
+    enforced::{self, Enforced, ROOT},
+    server::{ACCEPT, DISCARD},
+};
+
+/// The key of the client's identity, and what the identity is to the kernel.
+pub const KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+pub const IDENTITY: token::IdentityPrefix = *b"the client of it";
+
+/// A port at which nothing listens.
+const ELSEWHERE: u16 = 4;
+
+/// What `[token.require]` would make of these ports.
+pub fn requirement(ports: &[u16]) -> TokenPolicy {
+    let id = KeyId::MIN.number();
+    TokenPolicy {
+        sign_to: Vec::new(),
+        requirements: vec![Requirement {
+            ports: ports.iter().map(|port| (*port, *port)).collect(),
+            networks: None,
+            identities: vec![IDENTITY],
+            drops: true,
+        }],
+        keys: vec![id],
+        claims: vec![Claim {
+            key_id: id,
+            key: KEY,
+            identity: IDENTITY,
+        }],
+    }
+}
+
+/// One side: what is loaded of it, and where its pins are.
+struct Side {
+    instance: String,
+    tokens: token::Tokens,
+    /// Attaches it; the side that verifies if that is said.
+    attach: Box<dyn Fn(bool) -> weir_bpf::Result<()>>,
+    pins: Vec<PathBuf>,
+}
+
+impl Side {
+    fn load(instance: &str, cgroup: &Path, identity: Option<&Identity>) -> anyhow::Result<Self> {
+        let at = CgroupAt::open(Some(cgroup))?;
+        let (tokens, loaded) = token::Tokens::load(Path::new(ROOT), instance, &at, identity)?;
+        Ok(Self {
+            pins: enforced::pins(instance)?,
+            instance: instance.to_owned(),
+            tokens,
+            attach: Box::new(move |verify| loaded.attach(verify)),
+        })
+    }
+
+    fn resume(&self, policy: &TokenPolicy, verify: bool) -> anyhow::Result<()> {
+        enforced::make(&self.pins)?;
+        self.tokens.put_clock(token::clock_offset())?;
+        self.tokens.put_policy(policy)?;
+        Ok((self.attach)(verify)?)
+    }
+}
+
+/// Rules about programs and tokens on both sides, loaded once: each turn attaches the part
+/// that it measures. The traffic of a turn meets nothing else.
+pub struct Tokens {
+    client: Side,
+    server: Side,
+    enforced: Enforced,
+}
+
+impl Tokens {
+    /// Loads everything for the control groups of the client and of the server, and
+    /// attaches nothing.
+    pub fn load(client: &Path, server: &Path) -> anyhow::Result<Self> {
+        let enforced = Enforced::start(client, SMALL, true)?;
+        let instance = enforced.instance().to_owned();
+        let signing = Side::load(&instance, client, Some(&enforced.identity))?;
+        signing
+            .tokens
+            .put_signer(Handle::new(1, 1), KeyId::MIN.number(), KEY, IDENTITY)?;
+        let tokens = Self {
+            client: signing,
+            server: Side::load(&format!("{instance}-server"), server, None)?,
+            enforced,
+        };
+        tokens.pause()?;
+        Ok(tokens)
+    }
+
+    /// Attaches the rules about programs, and the tokens of this use.
+    pub fn resume(&self, used: Option<TokenUse>) -> anyhow::Result<()> {
+        self.enforced.resume()?;
+        let Some(used) = used else { return Ok(()) };
+        let (signed_to, ports) = match used {
+            TokenUse::Elsewhere => (["192.0.2.1", "2001:db8:1::1"], [ELSEWHERE].as_slice()),
+            _ => (["10.9.0.2", "2001:db8::2"], [DISCARD, ACCEPT].as_slice()),
+        };
+        let signing = TokenPolicy {
+            sign_to: signed_to
+                .iter()
+                .map(|text| text.parse::<Prefix>())
+                .collect::<Result<_, _>>()?,
+            ..TokenPolicy::default()
+        };
+        self.client.resume(&signing, false)?;
+        match used {
+            TokenUse::Signed => Ok(()),
+            _ => self.server.resume(&requirement(ports), true),
+        }
+    }
+
+    /// Takes everything out of the way of the traffic.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        for side in [&self.client, &self.server] {
+            token::detach(Path::new(ROOT), &side.instance)?;
+        }
+        self.enforced.pause()
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        if let Err(error) = self.pause() {
+            eprintln!("{error:#}");
+        }
+        let of_server = Path::new(ROOT).join(&self.server.instance);
+        // There may be none.
+        let _ = std::fs::remove_dir(of_server);
+    }
+}

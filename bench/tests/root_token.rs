@@ -1,0 +1,65 @@
+//! `weir-bench token`, small: the rows that others read are there, with a figure each.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn root_every_way_of_signing_carries_what_is_sent() {
+    let lacks = weir_bpf::identity::missing();
+    if !lacks.is_empty() {
+        eprintln!(
+            "skipped: this kernel lacks {} (probe: its BTF)",
+            lacks.join(", ")
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("rows.json");
+    let out = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+        .args(["token", "--rounds", "1", "--millis", "200", "--json"])
+        .arg(&json)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{told}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("{name} is missing: {told}"))
+    };
+    let compared = |name: String, to: String| {
+        let row = row(&name);
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["ratio_to"], to);
+    };
+    for family in ["", " ipv6"] {
+        for number in [1, 8] {
+            let base = format!("stream {number} none{family}");
+            let target = format!("target stream {number} tcp-option{family}");
+            compared(target, base.clone());
+            for name in ["strict", "signed"] {
+                compared(format!("stream {number} {name}{family}"), base.clone());
+            }
+        }
+        for load in ["unsigned stream 1", "unsigned queries"] {
+            let base = format!("{load} strict{family}");
+            compared(format!("target {load} tcp-option{family}"), base);
+        }
+    }
+    assert_eq!(row("stated stream 1 DAF signed")["value"], 0.03);
+    for name in ["signed", "tcp-option", "tcp-option ipv6"] {
+        let connections = row(&format!("connections {name}"));
+        assert!(
+            connections["ratio"].as_f64().unwrap() > 0.0,
+            "{connections}"
+        );
+        assert_eq!(row(&format!("connect {name}"))["unit"], "µs added");
+    }
+    for name in ["new flow", "packet", "new flow ipv6", "packet ipv6"] {
+        let verify = row(&format!("target verify {name}"));
+        assert_eq!(verify["unit"], "ns");
+        assert!(verify["value"].as_f64().unwrap() > 0.0, "{verify}");
+    }
+}
