@@ -2,6 +2,8 @@
 //! where nobody else gets in. Each host is a network namespace with a control group, a
 //! daemon and keys of its own; nginx serves, curl and python3 ask, by IPv4 and IPv6.
 
+#[path = "root_token/app_rules.rs"]
+mod app_rules;
 mod common;
 #[path = "root_token/conditions.rs"]
 mod conditions;

@@ -207,7 +207,10 @@ fn rules_about_programs(app: &AppConfig) -> Vec<String> {
 
 fn app_json(app: &AppConfig) -> serde_json::Value {
     let rules = app.rules.iter();
-    let rules = rules.map(|rule| json!({ "name": &*rule.name, "verdict": rule.verdict.name() }));
+    let rules = rules.map(|rule| {
+        let peer: Vec<_> = rule.peer.iter().map(ToString::to_string).collect();
+        json!({ "name": &*rule.name, "verdict": rule.verdict.name(), "peer": peer })
+    });
     json!({
         "default": app.default.name(),
         "unknown": app.unknown.name(),

@@ -134,7 +134,7 @@ pub const MANUAL: &[Table] = &[
             ),
             key(
                 "direction",
-                Means("those that to or from is about, else both"),
+                Means("those that to, from or peer is about, else both"),
                 "Whose connections: those that the program begins, those that others begin with it, or both.",
             ),
             key(
@@ -146,6 +146,11 @@ pub const MANUAL: &[Table] = &[
                 "from",
                 Means("anybody"),
                 "Peers that begin with the program; as to.",
+            ),
+            key(
+                "peer",
+                NONE,
+                "Aggregates of programs, one of which who begins has to prove by the token of its SYN: for that [token] has the keys. What proves none is dropped at these TCP ports, also if a later rule allows it.",
             ),
             key(
                 "ports",
@@ -201,6 +206,7 @@ pub fn read(
     lists: &[&str],
     warnings: &mut Vec<String>,
 ) -> Option<AppConfig> {
+    let has_token = root.has("token");
     let mut section = root.section("app")?;
     let line = section.line();
     let default = section
@@ -229,6 +235,7 @@ pub fn read(
             section: &mut table,
             facts,
             lists,
+            has_token,
         }
         .read(&name);
         let place = table.place(line);
@@ -334,6 +341,7 @@ struct RuleReader<'a, 'd, 'i> {
     section: &'a mut Section<'d, 'i>,
     facts: &'a dyn Facts,
     lists: &'a [&'a str],
+    has_token: bool,
 }
 
 impl RuleReader<'_, '_, '_> {
@@ -350,7 +358,10 @@ impl RuleReader<'_, '_, '_> {
             );
         }
         let who = self.who();
-        let mut place = self.place();
+        let line_of_peer = self.section.line_of("peer");
+        let digest = |text: &str| text.parse().map_err(|error| format!("{error}"));
+        let peer = self.entries("peer", DIGEST, digest);
+        let mut place = self.place(peer.is_some());
         let negated = self.negated();
         for At { value: key, line } in &negated {
             let peers = match key.as_str() {
@@ -379,6 +390,11 @@ impl RuleReader<'_, '_, '_> {
         if self.section.mistakes() == mistakes {
             self.check_contradictions(line, &who);
         }
+        if let (Some(line), Some(at)) = (line_of_peer, &verdict)
+            && self.section.mistakes() == mistakes
+        {
+            self.check_peer(line, at.value, &place);
+        }
         if self.section.mistakes() > mistakes {
             return None;
         }
@@ -387,6 +403,7 @@ impl RuleReader<'_, '_, '_> {
             verdict: verdict?.value,
             who,
             place,
+            peer: peer.unwrap_or_default(),
         })
     }
 
@@ -510,7 +527,7 @@ impl RuleReader<'_, '_, '_> {
         Some(entries)
     }
 
-    fn place(&mut self) -> Where {
+    fn place(&mut self, has_peer: bool) -> Where {
         let lines = ["to", "from", "direction"].map(|key| self.section.line_of(key));
         let to = self.peers("to");
         let from = self.peers("from");
@@ -520,6 +537,7 @@ impl RuleReader<'_, '_, '_> {
         let usual = match (&to, &from) {
             (Some(_), None) => Direction::Out,
             (None, Some(_)) => Direction::In,
+            (None, None) if has_peer => Direction::In,
             _ => Direction::Both,
         };
         let chosen = direction.map_or(usual, |at| at.value);
@@ -629,6 +647,49 @@ impl RuleReader<'_, '_, '_> {
                 list.value
             }
         }
+    }
+
+    /// A token is in the SYN of whoever begins with this host, and is wanted at a port,
+    /// whatever namespace that is in.
+    fn check_peer(&self, line: usize, verdict: Verdict, place: &Where) {
+        let of = &self.of;
+        let is_plain = |peer: &Peer| matches!(peer, Peer::Known(Who::Prefix(_)));
+        let is_tcp = |range: &PortRange| range.protocol == Protocol::Tcp;
+        let mut from = place.from.iter();
+        let (what, allowed) = if !self.has_token {
+            (
+                "without [token], which has the keys of tokens",
+                "a [token] beside [app]",
+            )
+        } else if verdict != Verdict::Allow {
+            (
+                "with another verdict: who proves nothing is dropped anyway",
+                "verdict = \"allow\"",
+            )
+        } else if place.direction != Direction::In {
+            (
+                "in a rule about what the program begins: a token is of who begins",
+                "no to, and no direction but \"in\"",
+            )
+        } else if place.ports.is_empty() || !place.ports.iter().all(is_tcp) {
+            (
+                "without TCP ports, and tokens are of TCP",
+                "ports such as [\"5432/tcp\"]",
+            )
+        } else if !from.all(|from| !from.is_negated && from.entries.iter().all(is_plain)) {
+            (
+                "beside sources that may change",
+                "addresses and networks in from, without not",
+            )
+        } else if place.netns.is_some() {
+            (
+                "beside netns, and a port wants tokens in each of them",
+                "no netns",
+            )
+        } else {
+            return;
+        };
+        self.error(line, format!("peer in {of} {what}; allowed: {allowed}"));
     }
 
     /// Conditions that nothing can meet together: whoever wrote the rule believes in a

@@ -375,6 +375,9 @@ pub struct Rule {
     pub who: Vec<Condition>,
     /// About which connections it is.
     pub place: Where,
+    /// Aggregates of programs, one of which who begins has to prove by a token (`[token]`);
+    /// none: nobody has to.
+    pub peer: Vec<Digest>,
 }
 
 impl Rule {

@@ -15,8 +15,8 @@ use weir_config::{
     },
     values::{name_byte, optional_path, path},
 };
-use weir_core::{Prefix, Protocol, ban::MAX_NAME};
-use weir_identity::Digest;
+use weir_core::{Prefix, Protocol, balance::acl::Who, ban::MAX_NAME};
+use weir_identity::{AppConfig, Digest, Peer, Rule};
 
 /// Where keys are by default.
 pub const DEFAULT_KEYS: &str = "/etc/weir/token-keys";
@@ -58,7 +58,7 @@ pub const MANUAL: &[Table] = &[
     },
     Table {
         name: "token.require.NAME",
-        about: "TCP ports of this host that want a token. Of several that are about a port and a source the first in the file decides.",
+        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer do so for one program. Of several that are about a port and a source the first in the file decides, and those of rules come last.",
         needs: &[
             ("ports", "[\"8080/tcp\"]"),
             (
@@ -105,10 +105,10 @@ pub struct TokenConfig {
     pub requirements: Vec<Requirement>,
 }
 
-/// A checked `[token.require.NAME]`.
+/// A checked `[token.require.NAME]`, or what a rule of `[app]` with `peer` wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// What stands in the place of NAME.
+    /// What stands in the place of NAME; of a rule `app.rules.NAME`.
     pub name: String,
     /// TCP ports, as ranges with both ends in them.
     pub ports: Vec<(u16, u16)>,
@@ -120,11 +120,10 @@ pub struct Requirement {
     pub drops: bool,
 }
 
-/// Reads `[token]`. `app`: the control group of `[app]`, if there is one, and whether that
-/// is the root.
+/// Reads `[token]`; rules of `[app]` with `peer` want tokens as well.
 pub fn read(
     root: &mut Section<'_, '_>,
-    app: Option<Option<&Path>>,
+    app: Option<&AppConfig>,
     warnings: &mut Vec<String>,
 ) -> Option<TokenConfig> {
     let mut section = root.section("token")?;
@@ -140,14 +139,19 @@ pub fn read(
             "sign_to in [token]: without [app] no program is known that could sign; allowed: an [app] beside it, or no sign_to",
         );
     }
-    if let (Some(own), Some(of_app)) = (&own_cgroup, app)
-        && !sign_to.is_empty()
-        && of_app.is_some_and(|of_app| of_app != own)
-    {
-        section.error(
-            cgroup_line,
-            "cgroup in [token] is another one than that of [app], which says who signs; allowed: the same one, or none",
-        );
+    let of_app = app.map(|app| app.cgroup.as_deref());
+    let rules = app.iter().flat_map(|app| &app.rules);
+    let rules: Vec<_> = rules.filter(|rule| !rule.peer.is_empty()).collect();
+    if let Some(own) = &own_cgroup {
+        let differs = of_app.is_some_and(|of_app| of_app.is_some_and(|of_app| of_app != own));
+        let is_wrong =
+            (differs && !sign_to.is_empty()) || (of_app != Some(Some(own)) && !rules.is_empty());
+        if is_wrong {
+            section.error(
+                cgroup_line,
+                "cgroup in [token] is another one than that of [app], which says who signs and whose peers are asked; allowed: the same one, or none",
+            );
+        }
     }
     let mut requirements = Vec::new();
     let mut tags = BTreeMap::<[u8; 4], Digest>::new();
@@ -163,16 +167,11 @@ pub fn read(
         }
         let mistakes = table.mistakes();
         let requirement = requirement(&name, &mut table);
-        for digest in &requirement.aggregates {
-            let tag = *digest.0.first_chunk().expect("it has 32 bytes");
-            if let Some(other) = tags.insert(tag, *digest).filter(|other| other != digest) {
-                table.error(
-                    line,
-                    format!(
-                        "aggregate in [token.require.{name}]: {digest} and {other} begin alike, and a token has these digits only; allowed: one of them"
-                    ),
-                );
-            }
+        if let Some(mistake) = note_tags(&mut tags, &requirement) {
+            table.error(
+                line,
+                format!("aggregate in [token.require.{name}]: {mistake}"),
+            );
         }
         let is_right = table.mistakes() == mistakes;
         table.finish();
@@ -180,11 +179,17 @@ pub fn read(
             requirements.push(requirement);
         }
     }
+    for requirement in rules.iter().map(|rule| of_rule(rule)) {
+        if let Some(mistake) = note_tags(&mut tags, &requirement) {
+            section.error(line, format!("peer in [{}]: {mistake}", requirement.name));
+        }
+        requirements.push(requirement);
+    }
     if requirements.len() > MAX_REQUIREMENTS {
         section.error(
             line,
             format!(
-                "[token] has {} requirements; allowed: at most {MAX_REQUIREMENTS}",
+                "[token] has {} requirements, those of rules with peer included; allowed: at most {MAX_REQUIREMENTS}",
                 requirements.len()
             ),
         );
@@ -199,9 +204,45 @@ pub fn read(
     Some(TokenConfig {
         keys,
         sign_to,
-        cgroup: own_cgroup.or_else(|| app.flatten().map(Path::to_owned)),
+        cgroup: own_cgroup.or_else(|| of_app.flatten().map(Path::to_owned)),
         requirements,
     })
+}
+
+/// Remembers of which programs tokens are wanted; `Some`: the mistake if a token could not
+/// tell two of them apart.
+fn note_tags(tags: &mut BTreeMap<[u8; 4], Digest>, requirement: &Requirement) -> Option<String> {
+    requirement.aggregates.iter().find_map(|digest| {
+        let tag = *digest.0.first_chunk().expect("it has 32 bytes");
+        let other = tags.insert(tag, *digest).filter(|other| other != digest)?;
+        Some(format!(
+            "{digest} and {other} begin alike, and a token has these digits only; allowed: one of them"
+        ))
+    })
+}
+
+/// What the ports of a rule with `peer` want of whoever begins there.
+fn of_rule(rule: &Rule) -> Requirement {
+    let place = &rule.place;
+    let from = place.from.as_ref().map(|from| {
+        let prefixes = from.entries.iter().filter_map(|entry| match entry {
+            Peer::Known(Who::Prefix(prefix)) => Some(*prefix),
+            // Such a rule is refused when it is read.
+            _ => None,
+        });
+        prefixes.collect()
+    });
+    Requirement {
+        name: format!("app.rules.{}", rule.name),
+        ports: place
+            .ports
+            .iter()
+            .map(|range| (range.low, range.high))
+            .collect(),
+        from,
+        aggregates: rule.peer.clone(),
+        drops: true,
+    }
 }
 
 fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {

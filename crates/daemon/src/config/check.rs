@@ -73,8 +73,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let watches = watch::config::read(&mut root, &mut warnings);
     let app =
         weir_identity::config::read(&mut root, &identity::HostFiles, &list_names, &mut warnings);
-    let of_app = app.as_ref().map(|app| app.cgroup.as_deref());
-    let token = weir_token::config::read(&mut root, of_app, &mut warnings);
+    let token = weir_token::config::read(&mut root, app.as_ref(), &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
         decoy

@@ -282,6 +282,7 @@ mod tests {
                 from: None,
                 netns: None,
             },
+            peer: Vec::new(),
         }
     }
 

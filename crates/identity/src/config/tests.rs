@@ -29,6 +29,10 @@ pub(crate) fn parsed(text: &str) -> Result<(AppConfig, Vec<String>), String> {
     let mut root = document.root();
     let mut warnings = Vec::new();
     let config = read(&mut root, &Host, &["bad"], &mut warnings);
+    // Somebody else reads that, and here it is empty.
+    if let Some(token) = root.section("token") {
+        token.finish();
+    }
     root.finish();
     let config = document
         .finish(config)
@@ -46,6 +50,49 @@ fn rule(text: &str) -> Rule {
 
 fn error(text: &str) -> String {
     parsed(text).map(drop).expect_err(text)
+}
+
+#[test]
+fn a_peer_is_of_connections_that_others_begin() {
+    let digest = "1".repeat(64);
+    let text =
+        |more: &str| format!("[app.rules.a]\nports = ['5432/tcp']\npeer = '{digest}'\n{more}");
+    let (config, _) = parsed(&format!("[token]\n{}", text("verdict = 'allow'"))).unwrap();
+    assert_eq!(config.rules[0].peer, [Digest([0x11; 32])]);
+    assert_eq!(config.rules[0].place.direction, Direction::In);
+    let from = text("verdict = 'allow'\nfrom = ['192.0.2.0/24', '2001:db8::/32']\n[token]");
+    assert!(parsed(&from).is_ok());
+    let allow = |more: &str| format!("[token]\n{}", text(&format!("verdict = 'allow'\n{more}")));
+    for (text, told) in [
+        (
+            text("verdict = 'allow'"),
+            "weir.toml:3: peer in [app.rules.a] without [token]",
+        ),
+        (
+            allow("").replace("allow", "drop"),
+            "allowed: verdict = \"allow\"",
+        ),
+        (allow("to = ['192.0.2.1']"), "allowed: no to"),
+        (allow("direction = 'both'"), "no direction but \"in\""),
+        (
+            allow("").replace("/tcp", "/udp"),
+            "ports such as [\"5432/tcp\"]",
+        ),
+        (
+            allow("").replace("ports = ['5432/tcp']\n", ""),
+            "ports such as",
+        ),
+        (
+            allow("from = ['name:example.org']"),
+            "addresses and networks in from",
+        ),
+        (allow("from = ['192.0.2.1']\nnot = 'from'"), "without not"),
+        (allow("netns = '/run/netns/blue'"), "allowed: no netns"),
+        (allow("").replace(&digest, "11"), "allowed: a SHA-256"),
+    ] {
+        let error = error(&text);
+        assert!(error.contains(told), "{text}\n{error}");
+    }
 }
 
 #[test]

@@ -449,6 +449,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
             from,
             netns: None,
         },
+        peer: Vec::new(),
     });
     prop::collection::vec(rule, 0..8)
 }

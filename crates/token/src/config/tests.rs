@@ -1,18 +1,52 @@
 use weir_config::{Document, Part};
+use weir_core::{PortRange, geofence::Direction};
+use weir_identity::{Peers, Protocols, Unknown, Verdict, Where};
 
 use super::*;
 
 const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-fn check_with(
-    app: Option<Option<&Path>>,
-    text: &str,
-) -> Result<(TokenConfig, Vec<String>), String> {
+/// `[app]` in this control group, with rules that have a peer.
+fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
+    AppConfig {
+        default: Verdict::Drop,
+        unknown: Unknown::Drop,
+        cgroup: cgroup.map(Path::to_owned),
+        private_names: Vec::new(),
+        rules,
+    }
+}
+
+fn rule(name: &str, peer: &str, from: &[&str]) -> Rule {
+    let from = from
+        .iter()
+        .map(|text| Peer::Known(Who::Prefix(text.parse().unwrap())));
+    let from: Vec<_> = from.collect();
+    Rule {
+        name: name.into(),
+        verdict: Verdict::Allow,
+        who: Vec::new(),
+        place: Where {
+            direction: Direction::In,
+            protocols: Protocols::default(),
+            ports: vec![PortRange::one(Protocol::Tcp, 5432)],
+            to: None,
+            from: (!from.is_empty()).then_some(Peers {
+                is_negated: false,
+                entries: from,
+            }),
+            netns: None,
+        },
+        peer: vec![peer.parse().unwrap()],
+    }
+}
+
+fn check_with(app: Option<AppConfig>, text: &str) -> Result<(TokenConfig, Vec<String>), String> {
     let files = Part::all(vec![("weir.toml".into(), text.to_owned(), None)]);
     let document = Document::new(&files);
     let mut root = document.root();
     let mut warnings = Vec::new();
-    let config = read(&mut root, app, &mut warnings);
+    let config = read(&mut root, app.as_ref(), &mut warnings);
     root.finish();
     let config = document
         .finish(config)
@@ -21,7 +55,7 @@ fn check_with(
 }
 
 fn check(text: &str) -> Result<(TokenConfig, Vec<String>), String> {
-    check_with(Some(None), text)
+    check_with(Some(app(None, Vec::new())), text)
 }
 
 fn required(more: &str) -> String {
@@ -56,7 +90,8 @@ fn a_requirement_is_read() {
 fn who_signs_has_the_control_group_of_app() {
     let text = "[token]\nkeys = \"/etc/keys\"\nsign_to = [\"198.51.100.0/24\", \"::/0\"]";
     let group = Path::new("/sys/fs/cgroup/x");
-    let (config, warnings) = check_with(Some(Some(group)), text).unwrap();
+    let of_app = || Some(app(Some(group), Vec::new()));
+    let (config, warnings) = check_with(of_app(), text).unwrap();
     assert_eq!(config.cgroup.as_deref(), Some(group));
     assert_eq!((config.sign_to.len(), warnings.len()), (2, 0));
     assert_eq!(config.keys, Path::new("/etc/keys"));
@@ -71,9 +106,47 @@ fn who_signs_has_the_control_group_of_app() {
         "{error}"
     );
     let other = format!("{text}\ncgroup = \"/sys/fs/cgroup/y\"");
-    let error = check_with(Some(Some(group)), &other).unwrap_err();
+    let error = check_with(of_app(), &other).unwrap_err();
     assert!(
         error.contains("weir.toml:4: cgroup in [token] is another one"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_rule_with_a_peer_wants_tokens_behind_the_requirements() {
+    let group = Path::new("/sys/fs/cgroup/x");
+    let rules = || vec![rule("db", DIGEST, &["192.0.2.0/24", "2001:db8::/32"])];
+    let (config, warnings) = check_with(Some(app(Some(group), rules())), &required("")).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(config.cgroup.as_deref(), Some(group));
+    let [web, db] = &config.requirements[..] else {
+        panic!("{config:?}")
+    };
+    assert_eq!((&*web.name, &*db.name), ("web", "app.rules.db"));
+    assert_eq!(db.ports, [(5432, 5432)]);
+    assert_eq!(db.from.as_ref().unwrap().len(), 2);
+    assert_eq!((db.aggregates.len(), db.drops), (1, true));
+    let all = Some(app(None, vec![rule("db", DIGEST, &[])]));
+    let (config, warnings) = check_with(all, "[token]").unwrap();
+    assert_eq!(config.requirements[0].from, None);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    // Elsewhere the rule would hold without what it asks.
+    let other = "[token]\ncgroup = \"/sys/fs/cgroup/y\"";
+    for of_app in [app(Some(group), rules()), app(None, rules())] {
+        let error = check_with(Some(of_app), other).unwrap_err();
+        assert!(error.contains("weir.toml:2: cgroup in [token]"), "{error}");
+    }
+    let alike = rule("db", &format!("{}00", &DIGEST[..62]), &[]);
+    let error = check_with(Some(app(None, vec![alike])), &required("")).unwrap_err();
+    assert!(
+        error.contains("peer in [app.rules.db]: ") && error.contains("begin alike"),
+        "{error}"
+    );
+    let many = (0..=MAX_REQUIREMENTS).map(|n| rule(&format!("r{n}"), DIGEST, &[]));
+    let error = check_with(Some(app(None, many.collect())), "[token]").unwrap_err();
+    assert!(
+        error.contains("65 requirements, those of rules with peer"),
         "{error}"
     );
 }

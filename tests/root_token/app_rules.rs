@@ -1,0 +1,98 @@
+//! From program to program: a rule of `[app]` about nginx has curl of another host as its
+//! peer, and nobody else gets to that port, nor curl to another program there.
+
+use super::{
+    common::soon,
+    lab::{CURL_AND_PYTHON, Host, Lab, OPEN, PORT, SERVER, url},
+};
+
+/// nginx, or another program, serves curl at one port, and everybody at the other.
+fn serve(server: &Host, path: &str, curl: &str, more: &str) {
+    server.configure(&format!(
+        "[app]\ncgroup = \"{{cgroup}}\"\ndefault = \"drop\"\nunknown = \"drop\"\n\
+         [app.rules.web]\nverdict = \"allow\"\npath = \"{path}\"\nports = [\"{PORT}/tcp\"]\npeer = \"{curl}\"\n{more}\
+         [app.rules.open]\nverdict = \"allow\"\npath = \"/usr/sbin/nginx\"\ndirection = \"in\"\nports = [\"{OPEN}/tcp\"]\n\
+         [token]\nkeys = \"{{dir}}/keys\"\n"
+    ));
+}
+
+#[test]
+fn root_a_rule_names_the_program_at_the_other_end() {
+    let Some(mut lab) = Lab::new("peer") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    // Before the server has rules, so that who asks is known by then.
+    let curl = lab.aggregate_of_curl();
+    lab.server.copy_keys(&lab.client);
+    serve(&lab.server, "/usr/sbin/nginx", &curl, "");
+    lab.server.weir.start();
+    let (client, server) = (&lab.client, &lab.server);
+    let status = server.token();
+    assert_eq!(
+        status["requirements"][0]["name"], "app.rules.web",
+        "{status}"
+    );
+    for address in SERVER {
+        soon("curl to get in", || {
+            (client.curl(address, PORT) == "200").then_some(())
+        });
+        soon("python to be known", || {
+            (client.connects(address, OPEN) == "connected").then_some(())
+        });
+        // It proves what it is, and that is another program than the rule names.
+        let (refused, signed) = (server.outcome("not-named"), client.signing("signed"));
+        assert_eq!(client.connects(address, PORT), "TimeoutError");
+        assert!(server.outcome("not-named") > refused, "{}", server.token());
+        assert!(client.signing("signed") > signed);
+        let source = address
+            .replace("192.0.2.2", "192.0.2.1")
+            .replace("::2", "::1");
+        let why = server.weir.json(&["token", "why", &source]);
+        assert_eq!(why["packets"][0]["reason"], "not-named", "{why}");
+        assert_eq!(why["packets"][0]["dropped"], true, "{why}");
+        // Nor is the port open to who proves nothing.
+        let missing = server.outcome("missing");
+        let at = url(address, PORT);
+        let words = ["--max-time", "2", "-s", at.as_str()];
+        let other = lab.other.output("curl", &words).unwrap();
+        assert_eq!(other.status.code(), Some(28));
+        assert!(server.outcome("missing") > missing);
+        assert_eq!(client.curl(address, PORT), "200");
+    }
+    let shown = server.weir.done(&["status"]);
+    assert!(shown.contains("app.rules.web"), "{shown}");
+
+    // The other half of the rule: curl proves itself, and it is not nginx that may serve.
+    serve(server, "/usr/bin/python3", &curl, "");
+    server.weir.done(&["reload"]);
+    for address in SERVER {
+        let valid = server.outcome("valid");
+        assert_eq!(client.curl(address, PORT), "000");
+        assert!(server.outcome("valid") > valid, "{}", server.token());
+    }
+    // Only sources that the rule is about have to prove anything.
+    let from = "from = [\"192.0.2.1/32\", \"2001:db8::1/128\"]\n";
+    let all =
+        "[app.rules.others]\nverdict = \"allow\"\npath = \"/usr/sbin/nginx\"\ndirection = \"in\"\n";
+    serve(server, "/usr/sbin/nginx", &curl, &format!("{from}{all}"));
+    server.weir.done(&["reload"]);
+    for address in SERVER {
+        assert_eq!(client.connects(address, PORT), "TimeoutError");
+        assert_eq!(client.curl(address, PORT), "200");
+        let at = url(address, PORT);
+        let other = lab.other.output("curl", &["-s", "-o", "/dev/null", &at]);
+        assert_eq!(other.unwrap().status.code(), Some(0), "{}", server.token());
+    }
+    // A rule without keys is refused, and the one before stays in force.
+    let text = std::fs::read_to_string(server.weir.path("weir.toml")).unwrap();
+    let (without, _) = text.split_once("[token]").unwrap();
+    std::fs::write(server.weir.path("weir.toml"), without).unwrap();
+    let (code, told) = server.weir.ask(&["reload"]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(
+        told.contains("peer in [app.rules.web] without [token]"),
+        "{told}"
+    );
+    assert_eq!(client.connects(SERVER[0], PORT), "TimeoutError");
+}
