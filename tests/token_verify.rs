@@ -4,13 +4,16 @@
 use std::{
     fs,
     net::IpAddr,
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Output},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_token::{Digest, KeyId, Statement, TokenOption, VERSION, epoch_at, key_file::Key};
+use weir_token::{
+    Digest, KeyId, Statement, TokenOption, VERSION, daf::DafKey, epoch_at, key_file::Key,
+};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 const SECONDS: u32 = 1_780_000_000;
@@ -346,6 +349,95 @@ fn whose_tokens_are_right_is_named() {
     let other = "cd".repeat(32);
     let done = run(&["--json", "--aggregate", &other]);
     assert_eq!(verdicts(&json(&done)), ["not-named"]);
+}
+
+/// A segment as a host with DAF sends it, with the option of another payload if that is said.
+fn with_daf(key: &DafKey, is_back: bool, payload: &[u8], signed: Option<&[u8]>) -> Vec<u8> {
+    let (mut ends, mut port) = ([[192, 0, 2, 1], [192, 0, 2, 9]], 40_000);
+    if is_back {
+        ends.reverse();
+        port = PORT;
+    }
+    let plain = packet(ends[0].into(), ends[1].into(), port, 7, 0x18, &[]);
+    let option = signed.map(|signed| [&key.option(signed)[..], &[1, 0]].concat());
+    let option = option.unwrap_or_default();
+    let mut packet = [&plain[..20], &option, &plain[20..], payload].concat();
+    packet[0] = 0x45 + option.len() as u8 / 4;
+    packet[3] = packet.len() as u8;
+    packet
+}
+
+#[test]
+fn signatures_of_daf_are_told_by_direction() {
+    let lab = Lab::new();
+    let secret = lab.write("daf.key", b"any bytes\n");
+    let key = DafKey::new(b"any bytes\n").unwrap();
+    let verify = |file: &PathBuf, more: &[&str]| {
+        let mut weir = Command::new(WEIR);
+        weir.args(["token", "verify", "--daf"]).arg(&secret);
+        weir.args(more).arg(file).output().unwrap()
+    };
+    let good = vec![
+        (0, with_daf(&key, false, b"", Some(b""))),
+        (0, with_daf(&key, false, b"question", Some(b"question"))),
+        (1, with_daf(&key, true, b"answer", Some(b"answer"))),
+    ];
+    let file = lab.write("daf", &pcap(1, false, &good));
+    // The key is nobody else's.
+    let set_mode = |mode| fs::set_permissions(&secret, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o644);
+    let done = verify(&file, &[]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("its mode is 0644") && !said.contains("any bytes"),
+        "{said}"
+    );
+    set_mode(0o600);
+    let done = verify(&file, &[]);
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(
+        text.contains("3 packets valid, 0 refused; 3 packets, 0 of them"),
+        "{text}"
+    );
+    assert!(text.contains("can send it again, from anywhere"), "{text}");
+
+    let mut mixed = good;
+    mixed.push((2, with_daf(&key, true, b"other", Some(b"answer"))));
+    mixed.push((2, with_daf(&key, true, b"bare", None)));
+    mixed.push((3, lab.packets(true)[0].1.clone()));
+    for file in [pcap(101, true, &mixed), pcapng(113, &mixed)] {
+        let done = verify(&lab.write("mixed", &file), &["--json"]);
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        let answer = json(&done);
+        assert_eq!(
+            (&answer["valid"], &answer["refused"]),
+            (&3.into(), &2.into())
+        );
+        assert_eq!(
+            (&answer["packets"], &answer["other_packets"]),
+            (&6.into(), &1.into())
+        );
+        let [there, back] = &answer["directions"].as_array().unwrap()[..] else {
+            panic!("{answer}")
+        };
+        assert_eq!(there["source"], "192.0.2.1:40000");
+        let count = |of: &Value, name: &str| of["verdicts"][name].as_u64().unwrap();
+        assert_eq!(
+            (count(there, "valid"), count(there, "valid-without-data")),
+            (1, 1)
+        );
+        let of_back = ["valid", "wrong-mac", "missing", "malformed"].map(|name| count(back, name));
+        assert_eq!(of_back, [1, 1, 1, 0], "{answer}");
+    }
+    // Cut within the last packet: what is before is shown.
+    let whole = pcap(1, false, &mixed[..3]);
+    let done = verify(&lab.write("cut", &whole[..whole.len() - 2]), &["--json"]);
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert_eq!(json(&done)["valid"], 2);
+    let done = verify(&file, &["--port", "80"]);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `weir token`
 
+mod daf;
 mod verify;
 mod why;
 

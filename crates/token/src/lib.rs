@@ -3,8 +3,8 @@
 //! `key_file`, which of several in `key_ring`), what the MAC is about (`statement`), and
 //! whether a packet proves what it claims (`verify`): the reference that the programs of
 //! `bpf/token/` have to agree with. Of capture files, `capture` reads the packets and
-//! `flow_table` says which connections proved what. What is wanted of whom is configured
-//! (`config`).
+//! `flow_table` says which connections proved what; `daf` reads DAF's tokens in them. What is
+//! wanted of whom is configured (`config`).
 //!
 //! Files are read and written by the daemon and the command line, packets by the kernel.
 #![deny(missing_docs)]
@@ -12,6 +12,7 @@
 
 pub mod capture;
 pub mod config;
+pub mod daf;
 pub mod flow_table;
 mod key;
 pub mod key_file;

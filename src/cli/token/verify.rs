@@ -14,7 +14,7 @@ use weir_token::{
 
 use super::{
     super::{Common, ExitAnswer, show},
-    Place,
+    Place, daf,
 };
 
 #[derive(clap::Args)]
@@ -28,6 +28,10 @@ pub struct VerifyArgs {
     /// Only connections to this TCP port; may be repeated
     #[arg(long, value_name = "PORT")]
     port: Vec<u16>,
+    /// Look at the signatures of DAF instead, with the key in this file (its -s), packet by
+    /// packet: TCP over IPv4. They prove a key and the payload, and nothing else
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["aggregate", "keys"])]
+    daf: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
 }
@@ -41,6 +45,9 @@ struct Counts {
 }
 
 pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
+    if let Some(key) = &args.daf {
+        return daf::run(&args.file, key, &args.port, args.place.json);
+    }
     let identities = identities(common, args)?;
     let ring = keys::read(&args.place.directory(common))?;
     let keys: Vec<_> = ring.accepted().collect();

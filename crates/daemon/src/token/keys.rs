@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use rustix::fs::OFlags;
 use weir_token::{
     KeyId, Secret,
+    daf::{self, DafKey},
     key_file::{Key, KeyFileError, KeyState, MAX_BYTES},
     key_ring::{KeyRing, TwoKeys},
 };
@@ -104,7 +105,8 @@ fn check(
     })
 }
 
-fn read_file(path: &Path) -> Result<Key, KeysError> {
+/// The bytes of a file that nobody else can read or change, at most `most` of them.
+fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
@@ -119,17 +121,37 @@ fn read_file(path: &Path) -> Result<Key, KeysError> {
         });
     }
     check(path, &about, 0o077, "root's, of mode 0600")?;
-    let mut text = String::new();
-    let mut bounded = file.take(MAX_BYTES as u64 + 1);
-    let read = bounded.read_to_string(&mut text);
+    let mut bytes = Vec::new();
+    let mut bounded = file.take(most as u64 + 1);
+    let read = bounded.read_to_end(&mut bytes);
     read.map_err(system("cannot read", path))?;
-    if text.len() > MAX_BYTES {
+    if bytes.len() > most {
         return Err(KeysError::Unsafe {
             path: path.to_owned(),
             why: "it is too long for a key".to_owned(),
             allowed: "at most 4096 bytes",
         });
     }
+    Ok(bytes)
+}
+
+/// The key that hosts with DAF share: a file of any bytes, which its `-s` names.
+///
+/// # Errors
+/// The file cannot be read, others can read it, or it has no bytes or too many.
+pub fn read_daf(path: &Path) -> Result<DafKey, KeysError> {
+    let bytes = read_private(path, daf::MAX_KEY)?;
+    DafKey::new(&bytes).ok_or_else(|| KeysError::Unsafe {
+        path: path.to_owned(),
+        why: "it has no bytes".to_owned(),
+        allowed: "1 to 4096 bytes",
+    })
+}
+
+fn read_file(path: &Path) -> Result<Key, KeysError> {
+    let text = String::from_utf8(read_private(path, MAX_BYTES)?);
+    let text = text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+    let text = text.map_err(system("cannot read", path))?;
     let key = Key::parse(&text).map_err(|error| KeysError::File {
         path: path.to_owned(),
         error,
