@@ -36,7 +36,7 @@ build: ## build what is installed, in release
 	@$(DEPS) build
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-ring -p weir-ring-preload
 
-demo: ## a real sshd under attack and a pool, in a virtual network (root, some 30 s once built)
+demo: ## sshd under attack, a pool, rules about programs, in a virtual network (root, under a minute once built)
 	@$(DEPS) build demo
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir

@@ -8,7 +8,7 @@ set -eu
 
 build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev ca-certificates"
 # A real sshd with its log and the servers of a pool, in a network of its own.
-demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light"
+demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light curl python3"
 # What records it for the README.
 recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.

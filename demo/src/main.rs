@@ -1,8 +1,9 @@
 //! `make demo`: attackers guess passwords at a real OpenSSH server while a
 //! customer logs in; weir bans the attackers, survives SIGKILL, balances load
-//! between two nginx of which one dies, explains itself and lets an attacker
-//! back in. Every claim on the screen is checked; the exit
-//! code is 0 only when all of them held.
+//! between two nginx of which one dies, lets one program of the host talk to the
+//! network and another one not, explains itself and lets an attacker back in.
+//! Every claim on the screen is checked; the exit code is 0 only when all of
+//! them held.
 //!
 //! Three processes of this program, so that Ctrl-C can come at any moment:
 //! the one that was started waits, in the terminal's foreground; it starts one
@@ -14,6 +15,7 @@
 mod network;
 mod participant;
 mod pool;
+mod programs;
 mod screen;
 mod script;
 
@@ -190,6 +192,7 @@ fn play(instance: &OsStr, weir: &Path) -> ExitCode {
 fn tidy(instance: &OsStr, weir: &OsStr) -> anyhow::Result<ExitCode> {
     // The first network of a process removes those of processes that are gone.
     drop(weir_netlab::Net::new()?);
+    programs::tidy(&instance.to_string_lossy());
     // A killed daemon leaves its namespace some milliseconds before it lets go
     // of the instance's lock.
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -26,6 +26,7 @@ use weir_testkit::{
 use crate::{
     participant::{Participant, SOON, VIP},
     pool::{self, PoolServers, Traffic, Visit},
+    programs::Programs,
 };
 
 /// For one guess: the ban may cut the connection before the client has its
@@ -76,6 +77,8 @@ pub struct DemoNetwork {
     sshd: SshHost,
     /// The servers of the pool.
     pub pool: PoolServers,
+    /// Programs of the host; else what this machine lacks for rules about them.
+    pub programs: Result<Programs, String>,
     _veths: Vec<Veth>,
     _dir: TempDir,
     _net: Net,
@@ -160,15 +163,18 @@ impl DemoNetwork {
             },
         )?;
         let pool = PoolServers::start(servers, dir.path())?;
+        let programs = Programs::new(instance);
+        let rules = programs.as_ref().map(Programs::configuration);
         let (config, socket) = (dir.path().join("weir.toml"), dir.path().join("weir.sock"));
         std::fs::write(
             &config,
             format!(
                 "interfaces = [\"eth0\"]\ninstance = {instance:?}\nstate_dir = {:?}\nsocket = {socket:?}\n\n\
-                 [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n{}",
+                 [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n{}{}",
                 dir.path().join("state"),
                 crate::MAX_RETRY,
                 pool::configuration(),
+                rules.unwrap_or_default(),
             ),
         )?;
         let mut network = Self {
@@ -182,6 +188,7 @@ impl DemoNetwork {
             events: Arc::default(),
             sshd,
             pool,
+            programs,
             _veths: veths,
             _dir: dir,
             _net: net,
@@ -261,6 +268,11 @@ impl DemoNetwork {
             "" => "(nothing)".to_owned(),
             said => said.to_owned(),
         }
+    }
+
+    /// The host that weir protects.
+    pub fn host(&self) -> &Namespace {
+        &self.host
     }
 
     /// SIGKILL, as an out-of-memory killer would.

@@ -10,6 +10,7 @@ pub struct Screen {
     start: Instant,
     colour: bool,
     checked: usize,
+    claims: Vec<&'static str>,
     notes: Vec<(String, String)>,
 }
 
@@ -24,6 +25,7 @@ impl Screen {
             start: Instant::now(),
             colour,
             checked: 0,
+            claims: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -68,6 +70,11 @@ impl Screen {
         }
     }
 
+    /// What the summary says was shown, beside what every run shows.
+    pub fn claim(&mut self, claim: &'static str) {
+        self.claims.push(claim);
+    }
+
     /// A figure for the summary.
     pub fn note(&mut self, what: &str, value: &str) {
         self.notes.push((what.to_owned(), value.to_owned()));
@@ -85,6 +92,9 @@ impl Screen {
             self.start.elapsed().as_secs_f64(),
             self.checked
         ));
+        for claim in &self.claims {
+            self.plain(&format!(" - {claim}"));
+        }
         for (what, value) in &self.notes {
             self.plain(&format!("  {what}: {value}"));
         }

@@ -10,11 +10,13 @@ use crate::{
     MAX_RETRY,
     network::DemoNetwork,
     participant::{Participant, SOON},
-    pool::{FILE_BYTES, SERVERS, Served},
+    pool::{FILE_BYTES, SERVERS, Served, own_address},
+    programs::REFUSED,
     screen::Screen,
 };
 
-/// An attack, a crash, a pool that loses a server, an explanation and a pardon.
+/// An attack, a crash, a pool that loses a server, rules about programs, an explanation
+/// and a pardon.
 pub fn play(network: &mut DemoNetwork, screen: &mut Screen) -> anyhow::Result<()> {
     let [attacker, attacker6, customer, customer6] = [
         Participant::new("attacker", "198.51.100.66", "192.0.2.10"),
@@ -111,6 +113,8 @@ pub fn play(network: &mut DemoNetwork, screen: &mut Screen) -> anyhow::Result<()
         [&attacker, &attacker6],
     )?;
 
+    programs(network, screen)?;
+
     screen.chapter("why?");
     let why = network.weir(&["why", &attacker.from.to_string()])?;
     ensure!(
@@ -182,6 +186,65 @@ fn attack(
         &format!("{participant}: from log line to ban, to first dropped packet"),
         &format!("{:.1} ms, {:.1} ms", times.to_ban, times.to_drop),
     );
+    Ok(())
+}
+
+/// One program of the host fetches a page, another one is refused by the kernel, also while
+/// there is no daemon.
+fn programs(network: &mut DemoNetwork, screen: &mut Screen) -> anyhow::Result<()> {
+    if let Err(lacks) = &network.programs {
+        screen.note("rules about programs, not shown", lacks);
+        return Ok(());
+    }
+    screen.chapter("programs");
+    screen.say("a rule lets curl talk to port 80, by the SHA-256 of its file; nobody else may");
+    for is_running in [true, false] {
+        if !is_running {
+            network.kill_daemon()?;
+            screen.say("SIGKILL to weir daemon");
+        }
+        for family in [0, 1] {
+            two_programs(network, screen, &own_address(0, family))?;
+        }
+    }
+    network.start_daemon()?;
+    let listed = network.weir(&["app", "list"])?;
+    screen.quote("weir app list", &listed);
+    screen.claim(
+        "one program of the host could talk to the network, another one could not, daemon or none",
+    );
+    Ok(())
+}
+
+/// The one that may and the one that may not, at the same server.
+fn two_programs(network: &DemoNetwork, screen: &mut Screen, address: &str) -> anyhow::Result<()> {
+    let Ok(programs) = &network.programs else {
+        bail!("no rules about programs");
+    };
+    let url = match address.contains(':') {
+        true => format!("http://[{address}]/"),
+        false => format!("http://{address}/"),
+    };
+    // A program that weir has never seen is dropped until it knows who that is.
+    let begun = Instant::now();
+    let status = loop {
+        let status = programs.fetch(network.host(), &url)?;
+        if status == "200" {
+            break status;
+        }
+        ensure!(begun.elapsed() < SOON, "curl {url}: {status}");
+    };
+    let refused = loop {
+        let said = programs.connect(network.host(), address)?;
+        ensure!(said != "connected", "python3 connects to {address}");
+        if said == REFUSED {
+            break said;
+        }
+        ensure!(begun.elapsed() < 2 * SOON, "python3 to {address}: {said}");
+    };
+    screen.good(&format!(
+        "curl {url}: {status}; python3 to the same port: {refused}"
+    ));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::TempDir;
+use weir_bpf::identity::CgroupAt;
 
 const DEMO: &str = env!("CARGO_BIN_EXE_weir-demo");
 
@@ -96,7 +97,7 @@ impl Run {
     }
 
     /// Everything of this run that is there: processes (they inherited where
-    /// temporary files go), files, pins.
+    /// temporary files go), files, pins, its control group.
     fn left(&self) -> BTreeSet<String> {
         let mark = self.dir.path().to_str().unwrap();
         let mut left = BTreeSet::new();
@@ -120,6 +121,12 @@ impl Run {
         let pins = format!("/sys/fs/bpf/weir/demo-{}", self.demo.id());
         if Path::new(&pins).exists() {
             left.insert(pins);
+        }
+        if let Some(groups) = CgroupAt::mount_point() {
+            let cgroup = groups.join(format!("weir-demo-{}", self.demo.id()));
+            if cgroup.exists() {
+                left.insert(cgroup.display().to_string());
+            }
         }
         left
     }
@@ -165,6 +172,7 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
         "weir found",
         "SIGKILL to weir daemon",
         "SIGKILL to server 1",
+        "a rule lets curl talk",
     ] {
         let mut run = Run::start(&weir);
         let deadline = Instant::now() + Duration::from_secs(60);
