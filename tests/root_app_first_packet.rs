@@ -179,8 +179,7 @@ ctypes.CDLL(lib)
 l = socket.socket(kind); l.bind((addr, 0)); l.listen(1)
 c = socket.socket(kind); c.connect(l.getsockname()); s, _ = l.accept(); s.settimeout(1)
 while True:
-    c.send(b'x')
-    try: s.recv(1); print('arrives', flush=True)
+    try: c.send(b'x'); s.recv(1); print('arrives', flush=True)
     except OSError: print('nothing', flush=True)
     if not sys.stdin.readline(): break
 "#;

@@ -28,8 +28,8 @@ c.sendall(b'before\n'); print('answer', c.recv(100), flush=True)
 c.settimeout(None)
 if what == 'waits':
     sys.stdin.readline()
-    c.sendall(b'after\n'); c.settimeout(2)
-    try: print('answer', c.recv(100), flush=True)
+    c.settimeout(2)
+    try: c.sendall(b'after\n'); print('answer', c.recv(100), flush=True)
     except OSError as e: print('nothing', type(e).__name__, flush=True)
 elif what == 'shares':
     if os.fork() == 0:
@@ -126,8 +126,8 @@ fn serve(host: &TestHost) -> weir_netlab::Child {
     server
 }
 
-/// A reload judges what is connected again, also where nothing is sent by the program: the
-/// verdict is carried out at each packet, so that what its peer sends does not come in either.
+/// A reload judges what is connected again, also where nothing is sent: who may not any more
+/// is cut off by then.
 #[test]
 fn root_a_connection_ends_to_carry_anything_when_the_rules_change() {
     let Some(host) = TestHost::new("cut", &allow(&[PYTHON])) else {
@@ -150,7 +150,7 @@ fn root_a_connection_ends_to_carry_anything_when_the_rules_change() {
     host.host.done(&["reload"]);
     for client in &mut clients {
         client.go_on();
-        assert_eq!(client.line(), "nothing TimeoutError");
+        assert_eq!(client.line(), "nothing ConnectionAbortedError");
     }
     // And the other way round: what was not sent yet is sent again by TCP.
     host.configure(&allow(&[PYTHON]));

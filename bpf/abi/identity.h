@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 2
+#define IDENT_ABI 3
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -179,7 +179,8 @@ struct ident_socket {
 	__u8 direction; /* IDENT_OUT of a connection that it began */
 	__u8 flags;
 	__u8 raw;
-	__u16 pad;
+	__u8 is_cut; /* 1: it is being ended, and its reset is on its way */
+	__u8 pad;
 };
 
 /* A flow of datagrams. */
@@ -210,6 +211,7 @@ enum ident_event_kind {
 	IDENT_EV_UNKNOWN, /* who is this? */
 	IDENT_EV_DENIED,
 	IDENT_EV_JUDGED, /* with IDENT_TELL_ALL */
+	IDENT_EV_CUT,	 /* a connection that is no longer allowed was ended */
 };
 
 struct ident_event {
@@ -271,6 +273,7 @@ enum ident_count {
 	IDENT_C_HOLDERS, /* sockets with more holders than are remembered */
 	IDENT_C_LOST,	 /* events that found the ring full */
 	IDENT_C_ADOPTED, /* sockets that were there before */
+	IDENT_C_CUT,	 /* connections that were ended */
 	IDENT_C_MAX,
 };
 

@@ -9,18 +9,17 @@
  *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves
  *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
  *   exit_mmap             an address space that ends is forgotten
+ *   iter/tcp, iter/udp    connections that the rules allow no longer are ended
  *
  * A socket without a record is none of ours: the kernel's own, or one beyond the control
  * group in which this holds. */
-#include "identity/socket.h"
+#include "identity/cut.h"
 
 /* These give the skeleton what is in no map, or in one without types. */
 struct ident_event ident_event_layout;
 struct ident_question ident_question_layout;
 struct ident_file ident_file_layout;
 
-#define AF_INET	    2
-#define AF_INET6    10
 #define MPTCP	    262
 #define UDP_LITE    136
 #define SOCK_STREAM 1
@@ -45,15 +44,6 @@ static __always_inline __u8 protocol_of(__u32 type, __u32 protocol)
 	default:
 		return IDENT_OTHER;
 	}
-}
-
-static __always_inline void map_v4(__u8 addr[16], __be32 v4)
-{
-	__u32 *words = (__u32 *)addr;
-
-	words[0] = words[1] = 0;
-	words[2] = bpf_htonl(0xffff);
-	words[3] = v4;
 }
 
 SEC("cgroup/sock_create")
@@ -245,49 +235,22 @@ static __noinline int judge_tcp(struct __sk_buff *skb, struct ident_socket *sock
 	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
 }
 
-/* A packet of a socket without connections. A peer that one has sent to may answer, and
- * one that has sent may be answered: a flow keeps the direction in which it began. */
+/* A packet of a socket without connections. */
 static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket *socket,
 				     const struct ident_control *control, int out,
 				     __u8 protocol)
 {
 	struct ident_case about = {.protocol = protocol};
 	struct ident_flow_key key = {};
-	struct ident_flow fresh = {}, *flow;
-	__u32 found, changes, before = 0, epoch = control->epoch;
-	int is_resolved;
+	__u32 found;
 	__u16 own = 0;
 
 	if (read_peer(skb, &about, out, &own))
 		return deny(control, IDENT_DROP | IDENT_BY_DEFAULT << 8, IDENT_C_OUT);
-	changes = socket->changes;
-	is_resolved = resolve(socket, control);
-	key.cookie = bpf_get_socket_cookie(skb);
-	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
-	key.port = about.port | (__u32)own << 16;
-	flow = bpf_map_lookup_elem(&ident_flows, &key);
-	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
-	    flow->verdict != IDENT_PENDING) {
-		if (is_pass(flow->verdict))
-			return 1;
-		return deny(control, flow->verdict | flow->rule << 8,
-			    out ? IDENT_C_OUT : IDENT_C_IN);
-	}
-	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
-		before = flow->verdict | flow->rule << 8;
 	about.direction = out ? IDENT_OUT : IDENT_IN;
-	if (flow && is_pass(flow->verdict))
-		about.direction = flow->direction;
-	if (about.direction == IDENT_IN)
-		about.port = own;
-	about.has_port &= protocol == IDENT_UDP;
-	found = decide(socket, &about, control, before);
-	fresh.epoch = epoch;
-	fresh.changes = socket->changes;
-	fresh.verdict = found & 0xff;
-	fresh.rule = found >> 8;
-	fresh.direction = about.direction;
-	bpf_map_update_elem(&ident_flows, &key, &fresh, BPF_ANY);
+	key.cookie = bpf_get_socket_cookie(skb);
+	key.port = about.port | (__u32)own << 16;
+	found = judge_flow(socket, control, &about, &key, IDENT_EV_DENIED);
 	if (is_pass(found & 0xff))
 		return 1;
 	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
@@ -309,6 +272,9 @@ static __always_inline int judge(struct __sk_buff *skb, const int out)
 	if (!socket)
 		return 1;
 	protocol = protocol_of(sk->type, sk->protocol);
+	/* The reset by which it ends: only that leaves while it is ended. */
+	if (out && protocol == IDENT_TCP && socket->is_cut)
+		return 1;
 	if (protocol == IDENT_TCP)
 		return judge_tcp(skb, socket, control, out, sk->state == TCP_LISTEN);
 	/* These leave while their sender waits. */
@@ -396,6 +362,22 @@ int weir_app_adopt(struct bpf_iter__task_file *ctx)
 	note_holder(socket, task, control);
 	bpf_task_release(task);
 	return 0;
+}
+
+SEC("iter/tcp")
+int weir_app_cut_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+
+	return sk ? cut_tcp(sk) : 0;
+}
+
+SEC("iter/udp")
+int weir_app_cut_udp(struct bpf_iter__udp *ctx)
+{
+	struct udp_sock *sk = ctx->udp_sk;
+
+	return sk ? cut_udp((struct sock *)sk) : 0;
 }
 
 /* Who is this process? */

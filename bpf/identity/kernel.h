@@ -5,6 +5,7 @@
 #define WEIR_IDENTITY_KERNEL_H
 
 #include <linux/bpf.h>
+#include <linux/in6.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
@@ -107,6 +108,8 @@ struct sock_common {
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	__be32 skc_daddr;
+	struct in6_addr skc_v6_daddr;
 	possible_net_t skc_net;
 };
 
@@ -134,6 +137,18 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+struct udp_sock;
+
+struct bpf_iter__udp {
+	struct bpf_iter_meta *meta;
+	struct udp_sock *udp_sk;
+};
+
 #pragma clang attribute pop
 
 /* As large as the kernel's. */
@@ -147,6 +162,8 @@ extern struct vm_area_struct *bpf_iter_task_vma_next(struct bpf_iter_task_vma *i
 extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym;
 extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *task) __ksym;
+/* Without it (before Linux 6.5) connections are not ended, and the rest is as it is. */
+extern int bpf_sock_destroy(struct sock_common *sk) __ksym __weak;
 
 #define VM_EXEC 4
 

@@ -188,10 +188,18 @@ static __always_inline int resolve(struct ident_socket *socket,
 	return 0;
 }
 
-/* verdict | rule << 8 for this peer, counted and told. `before`: the same of what was
- * decided while one holder was not known yet, which is not told twice; else 0. */
-static __always_inline __u32 decide(struct ident_socket *socket, struct ident_case *about,
-				    const struct ident_control *control, __u32 before)
+static __always_inline int is_denied(__u32 verdict)
+{
+	return verdict == IDENT_DROP || verdict == IDENT_REJECT;
+}
+
+/* verdict | rule << 8 for this peer, counted and told; a denial as `denial`. `before`:
+ * the same of what was decided while one holder was not known yet, which is not told
+ * twice; else 0. */
+static __always_inline __u32 decide_as(struct ident_socket *socket,
+				       struct ident_case *about,
+				       const struct ident_control *control, __u32 before,
+				       enum ident_event_kind denial)
 {
 	struct ident_hits *hits;
 	__u32 found, verdict;
@@ -214,11 +222,17 @@ static __always_inline __u32 decide(struct ident_socket *socket, struct ident_ca
 	hits = hits_of(found >> 8, control->epoch);
 	if (hits)
 		__sync_fetch_and_add(&hits->judged, 1);
-	if (verdict == IDENT_DROP || verdict == IDENT_REJECT)
-		tell(socket, IDENT_EV_DENIED, about, found, NULL);
+	if (is_denied(verdict))
+		tell(socket, denial, about, found, NULL);
 	else if (policy_of(control)->flags & IDENT_TELL_ALL)
 		tell(socket, IDENT_EV_JUDGED, about, found, NULL);
 	return found;
+}
+
+static __always_inline __u32 decide(struct ident_socket *socket, struct ident_case *about,
+				    const struct ident_control *control, __u32 before)
+{
+	return decide_as(socket, about, control, before, IDENT_EV_DENIED);
 }
 
 static __always_inline int is_pass(__u32 verdict)

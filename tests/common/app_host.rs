@@ -102,6 +102,11 @@ impl TestHost {
 
     /// The same, and it is talked to while it runs.
     pub fn begin(&self, words: &[&str]) -> Running {
+        self.begin_in(&self.space, words)
+    }
+
+    /// A program in the control group and another namespace, talked to while it runs.
+    pub fn begin_in(&self, space: &Namespace, words: &[&str]) -> Running {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo 0 > \"$0\" && exec \"$@\""])
@@ -109,7 +114,7 @@ impl TestHost {
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = self.space.spawn(command).unwrap();
+        let mut child = space.spawn(command).unwrap();
         let (input, output) = (child.inner().stdin.take(), child.inner().stdout.take());
         Running {
             input: input.unwrap(),

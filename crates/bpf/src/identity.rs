@@ -9,7 +9,7 @@ mod programs;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
-pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
+pub use programs::{CgroupAt, Loaded, detach, is_attached, missing, missing_to_cut};
 
 use std::{
     collections::BTreeSet,
@@ -169,6 +169,8 @@ pub struct IdentityCounts {
     pub lost: u64,
     /// Sockets that were there before.
     pub adopted: u64,
+    /// Connections that were ended because the rules allow them no longer.
+    pub cut: u64,
 }
 
 /// What one rule has decided.
@@ -257,6 +259,8 @@ pub struct Identity {
     counters: MapHandle,
     hits: MapHandle,
     adopt: OwnedFd,
+    /// The programs that end connections of TCP and of UDP; none: this kernel cannot.
+    cut: Vec<OwnedFd>,
     question: OwnedFd,
     file: OwnedFd,
 }
@@ -549,6 +553,19 @@ impl Identity {
         programs::run_iterator(self.adopt.as_fd())
     }
 
+    /// Ends each connection that the rules in force do not allow, of the network namespace
+    /// that the calling thread is in: its program gets `ECONNABORTED`, the peer a reset. TCP
+    /// that has been established, and UDP sockets that are connected. What nobody has judged
+    /// since the rules were put into force is judged here. Nothing is ended where
+    /// [`missing_to_cut`] names something, or the policy only observes.
+    ///
+    /// # Errors
+    /// The kernel refuses to go through the sockets.
+    pub fn cut_revoked(&self) -> Result<()> {
+        let mut programs = self.cut.iter();
+        programs.try_for_each(|program| programs::run_iterator(program.as_fd()))
+    }
+
     /// Reads the counters, summed over the processors.
     pub fn counts(&self) -> Result<IdentityCounts> {
         let read = |number: u32| -> Result<u64> {
@@ -572,6 +589,7 @@ impl Identity {
             crowded: read(abi::IDENT_C_HOLDERS)?,
             lost: read(abi::IDENT_C_LOST)?,
             adopted: read(abi::IDENT_C_ADOPTED)?,
+            cut: read(abi::IDENT_C_CUT)?,
         })
     }
 

@@ -6,6 +6,7 @@
 //! Without a daemon everything stays as it is: programs that are known have their rules,
 //! and others have the fate that `unknown` says.
 
+mod cut;
 mod executables;
 mod facts;
 mod learning;
@@ -53,6 +54,7 @@ use crate::{
     store::{SaveError, Store},
     threads::Pulse,
 };
+use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};
 use learning::Learning;
@@ -270,6 +272,8 @@ impl Apps {
             self.alert_unresolved(&state.policy);
             state.watch_learned(&self.learning);
             state.note_named()?;
+            // The rules are in force. If this fails, it is tried again, and told then.
+            let _ = state.cut_revoked();
         }
         Ok(())
     }
@@ -378,6 +382,7 @@ impl Apps {
             short_lived: ShortLivedPrograms::default(),
             files: NamedFiles::new(begun),
             before: BTreeMap::new(),
+            cuts: Cuts::default(),
             swept: begun,
             followed: begun,
             lost: 0,
@@ -499,7 +504,7 @@ impl Apps {
                 Ok(false) => state.short_lived.note(event, &state.executables),
                 Err(error) => self.alerts.raise(ABOUT_EVENTS, error.to_string()),
             },
-            IdentityEventKind::Denied | IdentityEventKind::Judged => {
+            IdentityEventKind::Denied | IdentityEventKind::Judged | IdentityEventKind::Cut => {
                 if state.learns {
                     let is_new = |program: &_| self.learning.is_new(program);
                     self.learning.add(state.observe(event, is_new));
@@ -591,6 +596,7 @@ impl Apps {
                 );
             }
         }
+        state.cut_revoked()?;
         Ok(())
     }
 }

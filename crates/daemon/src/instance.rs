@@ -233,6 +233,15 @@ const FOR_PROGRAMS: [Capability; 3] = [
     Capability::CAP_LEASE,
 ];
 
+/// Kept as well, where the daemon has it: connections that are no longer allowed are ended
+/// in other network namespaces, too. The unit has it not.
+const FOR_NAMESPACES: Capability = Capability::CAP_SYS_ADMIN;
+
+/// Can the daemon go into other network namespaces?
+pub fn may_enter_namespaces() -> bool {
+    caps::has_cap(None, CapSet::Effective, FOR_NAMESPACES).unwrap_or(false)
+}
+
 /// Can programs be identified?
 pub fn may_identify_programs() -> bool {
     let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap_or(false);
@@ -273,7 +282,7 @@ pub struct Needs {
     pub low_ports: bool,
     /// Fail2ban's actions, run as root: what they start may gain [`FOR_ACTIONS`] again.
     pub actions: bool,
-    /// `[app]`: CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE, CAP_LEASE.
+    /// `[app]`: CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE, CAP_LEASE; CAP_SYS_ADMIN if there.
     pub programs: bool,
 }
 
@@ -293,6 +302,7 @@ pub fn drop_privileges(needs: Needs) -> Result<(), caps::errors::CapsError> {
     keep.extend(FOR_WATCHES.into_iter().filter(|_| needs.watches));
     keep.extend(needs.low_ports.then_some(FOR_PROXY));
     keep.extend(FOR_PROGRAMS.into_iter().filter(|_| needs.programs));
+    keep.extend(needs.programs.then_some(FOR_NAMESPACES));
     KEEPS_ACTIONS.store(needs.actions, Ordering::Relaxed);
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {

@@ -16,6 +16,8 @@ pub enum IdentityEventKind {
     Denied,
     /// Something was decided, and all of that is told.
     Judged,
+    /// A connection that the rules allow no longer was ended.
+    Cut,
 }
 
 /// The name of a process that it may give itself (`PR_SET_NAME`): at most 15 bytes.
@@ -96,6 +98,7 @@ fn decode(bytes: &[u8]) -> Option<IdentityEvent> {
         abi::IDENT_EV_UNKNOWN => IdentityEventKind::Unknown,
         abi::IDENT_EV_DENIED => IdentityEventKind::Denied,
         abi::IDENT_EV_JUDGED => IdentityEventKind::Judged,
+        abi::IDENT_EV_CUT => IdentityEventKind::Cut,
         _ => return None,
     };
     Some(IdentityEvent {

@@ -35,8 +35,20 @@ const NEEDED: [(&str, u32); 4] = [
     ("bpf_task_from_pid", sys::BTF_KIND_FUNC),
 ];
 
+/// By which connections are ended that are no longer allowed.
+const ENDS: (&str, u32) = ("bpf_sock_destroy", sys::BTF_KIND_FUNC);
+
 /// What this kernel lacks for level `strict`, by name; empty: nothing.
 pub fn missing() -> Vec<&'static str> {
+    missing_of(&NEEDED)
+}
+
+/// What this kernel lacks to end connections that are no longer allowed; `None`: nothing.
+pub fn missing_to_cut() -> Option<&'static str> {
+    missing_of(&[ENDS]).pop()
+}
+
+fn missing_of(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
     // SAFETY: takes nothing; null or a pointer that is freed below.
     let btf = unsafe { sys::btf__load_vmlinux_btf() };
     if btf.is_null() {
@@ -47,7 +59,7 @@ pub fn missing() -> Vec<&'static str> {
         // SAFETY: `btf` is whole, the name is terminated; both outlive the call.
         unsafe { sys::btf__find_by_name_kind(btf, name.as_ptr(), *kind) < 0 }
     };
-    let missing = NEEDED.iter().filter(|one| is_missing(one));
+    let missing = needed.iter().filter(|one| is_missing(one));
     let missing = missing.map(|(name, _)| name.trim_start_matches("btf_trace_"));
     let missing = missing.collect();
     // SAFETY: it is ours, and not used after.
@@ -204,6 +216,9 @@ impl Identity {
                 map.reuse_fd(pinned.as_fd()).context(what)?;
             }
         }
+        let can_cut = missing_to_cut().is_none();
+        open.progs.weir_app_cut_tcp.set_autoload(can_cut);
+        open.progs.weir_app_cut_udp.set_autoload(can_cut);
         let skel = open.load().context(what)?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
         let progs = &skel.progs;
@@ -233,6 +248,13 @@ impl Identity {
             counters: handle(&maps.ident_counters)?,
             hits: handle(&maps.ident_hits)?,
             adopt: keep(progs.weir_app_adopt.as_fd())?,
+            cut: match can_cut {
+                true => vec![
+                    keep(progs.weir_app_cut_tcp.as_fd())?,
+                    keep(progs.weir_app_cut_udp.as_fd())?,
+                ],
+                false => Vec::new(),
+            },
             question: keep(progs.weir_app_question.as_fd())?,
             file: keep(progs.weir_app_file.as_fd())?,
         };

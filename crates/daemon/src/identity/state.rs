@@ -21,6 +21,7 @@ use weir_identity::{
 
 use super::{
     AppError, MadeOf,
+    cut::Cuts,
     executables::Executables,
     learning::Learning,
     objects::{NoDigest, Objects},
@@ -53,6 +54,8 @@ pub(super) struct State {
     pub(super) files: NamedFiles,
     /// What rules before have decided, by name.
     pub(super) before: BTreeMap<Arc<str>, Hits>,
+    /// Connections that the rules allow no longer.
+    pub(super) cuts: Cuts,
     pub(super) swept: Instant,
     pub(super) followed: Instant,
     /// Events were lost so often, as last seen.
@@ -144,6 +147,7 @@ impl State {
         )?;
         let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
         self.before.retain(|name, _| is_rule(name));
+        self.cuts.begin();
         self.policy = policy;
         self.made_of = made_of;
         self.files.follow(&self.policy.rules);

@@ -14,7 +14,7 @@ pub struct AppStatus {
     /// How exact it is: `strict`.
     pub level: &'static str,
     /// What it does not see, or does not tell.
-    pub misses: &'static [&'static str],
+    pub misses: Vec<&'static str>,
     /// The control group in which it holds.
     pub cgroup: PathBuf,
     /// Denials are counted and nothing is dropped.
@@ -31,6 +31,8 @@ pub struct AppStatus {
     pub files: usize,
     /// See `files`.
     pub leases: usize,
+    /// Connections that were ended because the rules allow them no longer.
+    pub cut: u64,
     /// The counters of the kernel's programs.
     #[serde(skip)]
     pub counts: IdentityCounts,
@@ -128,9 +130,10 @@ impl Apps {
             rules.push(row(name, verdict, programs, state.identity.hits(by)?));
         }
         let (files, leases) = state.objects.counts();
+        let counts = state.identity.counts()?;
         Ok(Some(AppStatus {
             level: "strict",
-            misses: MISSES,
+            misses: MISSES.iter().copied().chain(state.cuts.misses()).collect(),
             cgroup: state.cgroup.path().to_owned(),
             observe: state.observe,
             default: policy.default.name(),
@@ -139,7 +142,8 @@ impl Apps {
             programs,
             files,
             leases,
-            counts: state.identity.counts()?,
+            cut: counts.cut,
+            counts,
             executables: state.executables.counts().0,
             short_lived: state.short_lived.total(),
             evicted: state.programs.evicted(),

@@ -83,7 +83,8 @@ impl State {
             DecidedBy::Unknown => "unknown".to_owned(),
             DecidedBy::Kind => "kind of socket".to_owned(),
         };
-        let is_denied = event.kind == IdentityEventKind::Denied;
+        let is_cut = event.kind == IdentityEventKind::Cut;
+        let is_denied = is_cut || event.kind == IdentityEventKind::Denied;
         let program = event
             .holder
             .and_then(|handle| self.programs.by_handle(handle));
@@ -120,8 +121,13 @@ impl State {
             0 => String::new(),
             port => format!(" port {port}"),
         };
-        let way = if event.is_out { "to" } else { "from" };
+        let way = match (is_cut, event.is_out) {
+            (true, _) => "from",
+            (false, true) => "to",
+            (false, false) => "from",
+        };
         let done = match (is_denied, self.observe, logged.is_some()) {
+            (true, ..) if is_cut => "cut off",
             (true, false, _) => "denied",
             (true, true, _) => "would be denied",
             (false, _, true) => "logged",
@@ -151,7 +157,11 @@ impl State {
                 .or_else(|| program.map(|program| program.read.program.cgroup.clone()))
                 .unwrap_or_default(),
             rule,
-            verdict: if event.passes { "allow" } else { "deny" },
+            verdict: match (event.passes, is_cut) {
+                (true, _) => "allow",
+                (false, true) => "cut",
+                (false, false) => "deny",
+            },
             direction: if event.is_out { "out" } else { "in" },
             protocol: protocol_name(event.protocol),
             port: event.port,

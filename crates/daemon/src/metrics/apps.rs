@@ -19,6 +19,7 @@ pub struct AppMetrics {
     unknown: Totals<0>,
     lost: Totals<0>,
     crowded: Totals<0>,
+    cut: Totals<0>,
     learned: Gauges<0>,
     learned_forgotten: Totals<0>,
     learned_unidentified: Totals<0>,
@@ -84,6 +85,11 @@ impl AppMetrics {
                 "Sockets held by more different programs than are remembered.",
                 &[],
             ),
+            cut: registry.totals(
+                "weir_app_cut_connections_total",
+                "Connections ended because the rules no longer allow them.",
+                &[],
+            ),
             learned: registry.gauges(
                 "weir_app_learned_programs",
                 "Programs of which it is recorded what they did.",
@@ -130,6 +136,7 @@ impl AppMetrics {
         samples.total(self.unknown, [], counts.unknown);
         samples.total(self.lost, [], counts.lost);
         samples.total(self.crowded, [], counts.crowded);
+        samples.total(self.cut, [], counts.cut);
         let learning = &app.learning;
         samples.gauge(self.learned, [], learning.programs as u64);
         samples.total(self.learned_forgotten, [], learning.forgotten);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Connections that the rules allow no longer are ended: the program gets ECONNABORTED at
+ * once, the peer a reset, where both would wait for their time-outs. The kernel goes
+ * through all sockets of a network namespace, with each of them locked. Datagrams:
+ * sockets that are connected, by the flow to their peer. */
+#ifndef WEIR_IDENTITY_CUT_H
+#define WEIR_IDENTITY_CUT_H
+
+#include "identity/flow.h"
+
+#define AF_INET	 2
+#define AF_INET6 10
+/* States of connections that have been established; who still asks for one is refused
+ * by other means. */
+#define TCP_ESTABLISHED 1
+#define TCP_FIN_WAIT1	4
+#define TCP_FIN_WAIT2	5
+#define TCP_CLOSE_WAIT	8
+#define TCP_LAST_ACK	9
+#define TCP_CLOSING	11
+#define CUT_STATES                                                                       \
+	(1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |                \
+	 1 << TCP_CLOSE_WAIT | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING)
+
+static __always_inline void peer_of(struct sock_common *sk, struct ident_case *about)
+{
+	if (sk->skc_family == AF_INET)
+		map_v4(about->peer, sk->skc_daddr);
+	else
+		bpf_probe_read_kernel(about->peer, sizeof(about->peer),
+				      &sk->skc_v6_daddr);
+	about->port = bpf_ntohs(sk->skc_dport);
+	about->has_port = 1;
+}
+
+static __always_inline void end(struct sock_common *sk,
+				const struct ident_control *control, __u32 found)
+{
+	if (!bpf_sock_destroy(sk))
+		deny(control, found, IDENT_C_CUT);
+}
+
+static __always_inline int is_observed(const struct ident_control *control)
+{
+	return (policy_of(control)->flags & IDENT_OBSERVE) != 0;
+}
+
+static __always_inline int cut_tcp(struct sock_common *sk)
+{
+	struct ident_control *control = control_get();
+	struct ident_case about = {.protocol = IDENT_TCP};
+	struct ident_socket *socket;
+	__u32 found, before = 0;
+	int is_judged;
+
+	if (!control || !(CUT_STATES >> (sk->skc_state & 31) & 1) || is_observed(control))
+		return 0;
+	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	if (!socket)
+		return 0;
+	peer_of(sk, &about);
+	about.direction = socket->direction;
+	if (about.direction == IDENT_IN)
+		about.port = sk->skc_num;
+	if (socket->epoch == control->epoch)
+		before = socket->verdict | socket->rule << 8;
+	if (!resolve(socket, control))
+		before = 0;
+	/* By a packet of it, since the rules are others. */
+	is_judged = socket->epoch == control->epoch;
+	if (is_judged) {
+		found = socket->verdict | socket->rule << 8;
+	} else {
+		found = decide_as(socket, &about, control, before, IDENT_EV_CUT);
+		socket->verdict = found & 0xff;
+		socket->rule = found >> 8;
+		socket->epoch = control->epoch;
+	}
+	if (!is_denied(found & 0xff))
+		return 0;
+	if (is_judged)
+		tell(socket, IDENT_EV_CUT, &about, found, NULL);
+	socket->is_cut = 1;
+	end(sk, control, found);
+	socket->is_cut = 0;
+	return 0;
+}
+
+static __always_inline int cut_udp(struct sock *sk)
+{
+	struct ident_control *control = control_get();
+	struct sock_common *common = &sk->__sk_common;
+	struct ident_case about = {.protocol = IDENT_UDP};
+	struct ident_flow_key key = {};
+	struct ident_socket *socket;
+	struct ident_flow *flow;
+	__u32 found, is_judged;
+
+	if (!control || common->skc_state != TCP_ESTABLISHED || is_observed(control))
+		return 0;
+	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	if (!socket)
+		return 0;
+	peer_of(common, &about);
+	about.direction = IDENT_OUT;
+	key.cookie = bpf_get_socket_cookie(sk);
+	key.port = about.port | (__u32)common->skc_num << 16;
+	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
+	/* Nothing was ever sent or received on it. */
+	flow = bpf_map_lookup_elem(&ident_flows, &key);
+	if (!flow)
+		return 0;
+	is_judged = flow->epoch == control->epoch && flow->changes == socket->changes;
+	found = judge_flow(socket, control, &about, &key, IDENT_EV_CUT);
+	if (!is_denied(found & 0xff))
+		return 0;
+	if (is_judged)
+		tell(socket, IDENT_EV_CUT, &about, found, NULL);
+	end(common, control, found);
+	return 0;
+}
+
+#endif

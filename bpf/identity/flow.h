@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* A flow of datagrams: what a socket without connections sends to one peer, and gets from
+ * it. A peer that one has sent to may answer, and one that has sent may be answered: a
+ * flow keeps the direction in which it began. */
+#ifndef WEIR_IDENTITY_FLOW_H
+#define WEIR_IDENTITY_FLOW_H
+
+#include "identity/socket.h"
+
+static __always_inline void map_v4(__u8 addr[16], __be32 v4)
+{
+	__u32 *words = (__u32 *)addr;
+
+	words[0] = words[1] = 0;
+	words[2] = bpf_htonl(0xffff);
+	words[3] = v4;
+}
+
+/* verdict | rule << 8. `about` has peer and port as the packet has them, and its
+ * direction; `key` has cookie and ports. A denial is told as `denial`. */
+static __noinline __u32 judge_flow(struct ident_socket *socket,
+				   const struct ident_control *control,
+				   struct ident_case *about, struct ident_flow_key *key,
+				   enum ident_event_kind denial)
+{
+	struct ident_flow fresh = {}, *flow;
+	__u32 found, changes, before = 0, epoch = control->epoch;
+	int is_resolved;
+
+	changes = socket->changes;
+	is_resolved = resolve(socket, control);
+	__builtin_memcpy(key->peer, about->peer, sizeof(key->peer));
+	flow = bpf_map_lookup_elem(&ident_flows, key);
+	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
+	    flow->verdict != IDENT_PENDING)
+		return flow->verdict | flow->rule << 8;
+	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
+		before = flow->verdict | flow->rule << 8;
+	if (flow && is_pass(flow->verdict))
+		about->direction = flow->direction;
+	if (about->direction == IDENT_IN)
+		about->port = key->port >> 16;
+	about->has_port &= about->protocol == IDENT_UDP;
+	found = decide_as(socket, about, control, before, denial);
+	fresh.epoch = epoch;
+	fresh.changes = socket->changes;
+	fresh.verdict = found & 0xff;
+	fresh.rule = found >> 8;
+	fresh.direction = about->direction;
+	bpf_map_update_elem(&ident_flows, key, &fresh, BPF_ANY);
+	return found;
+}
+
+#endif

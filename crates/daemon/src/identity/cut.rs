@@ -1,0 +1,129 @@
+//! Connections that the rules allow no longer are ended, in every network namespace that the
+//! daemon may enter: its own, and with CAP_SYS_ADMIN those of all processes.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use weir_bpf::identity::{Identity, missing_to_cut};
+
+use super::state::State;
+use crate::instance::may_enter_namespaces;
+
+/// After a change of the rules connections are gone through for so long, once a second: of
+/// some it is found meanwhile who holds them.
+const GO_THROUGH: Duration = Duration::from_secs(5);
+/// Network namespaces that are gone through, at most.
+const MAX_NAMESPACES: usize = 4096;
+
+const OTHERS: &str = "connections in other network namespaces when the rules no longer allow them: they carry nothing, and are not closed (the daemon lacks CAP_SYS_ADMIN)";
+const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy)";
+
+/// Until when connections are gone through.
+#[derive(Debug, Default)]
+pub(super) struct Cuts {
+    until: Option<Instant>,
+}
+
+impl Cuts {
+    /// The rules are others.
+    pub(super) fn begin(&mut self) {
+        self.until = Some(Instant::now() + GO_THROUGH);
+    }
+
+    /// What is not ended here, in the words of `weir status`.
+    pub(super) fn misses(&self) -> Option<&'static str> {
+        if missing_to_cut().is_some() {
+            return Some(KERNEL);
+        }
+        (!may_enter_namespaces()).then_some(OTHERS)
+    }
+}
+
+impl State {
+    /// Ends what the rules do not allow, if they have changed a short while ago.
+    ///
+    /// # Errors
+    /// The kernel refuses to go through the sockets: they carry nothing all the same.
+    pub(super) fn cut_revoked(&mut self) -> Result<(), weir_bpf::Error> {
+        let Some(until) = self.cuts.until else {
+            return Ok(());
+        };
+        if Instant::now() > until {
+            self.cuts.until = None;
+        }
+        cut_everywhere(&self.identity)
+    }
+}
+
+fn cut_everywhere(identity: &Identity) -> Result<(), weir_bpf::Error> {
+    identity.cut_revoked()?;
+    if !may_enter_namespaces() {
+        return Ok(());
+    }
+    let others = other_namespaces();
+    if others.is_empty() {
+        return Ok(());
+    }
+    // A thread of its own: it does not come back.
+    thread::scope(|scope| {
+        let cut = || {
+            let network = Some(LinkNameSpaceType::Network);
+            others.values().try_for_each(|namespace| {
+                // Its last process may have gone, with its connections.
+                match move_into_link_name_space(namespace.as_fd(), network) {
+                    Ok(()) => identity.cut_revoked(),
+                    Err(_) => Ok(()),
+                }
+            })
+        };
+        let cut = scope.spawn(cut).join();
+        cut.expect("going through sockets does not panic")
+    })
+}
+
+/// The network namespaces of all processes but the daemon's own, by their inodes.
+fn other_namespaces() -> BTreeMap<u64, File> {
+    let own = inode(Path::new("/proc/self/ns/net"));
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let file = entry.path().join("ns/net");
+        let is_process = entry
+            .file_name()
+            .as_encoded_bytes()
+            .iter()
+            .all(u8::is_ascii_digit);
+        if !is_process || found.len() == MAX_NAMESPACES {
+            continue;
+        }
+        if let Some(number) = inode(&file)
+            && Some(number) != own
+            && !found.contains_key(&number)
+            && let Ok(file) = File::open(&file)
+        {
+            found.insert(number, file);
+        }
+    }
+    found
+}
+
+fn inode(namespace: &Path) -> Option<u64> {
+    fs::metadata(namespace).ok().map(|about| about.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_is_not_among_the_others() {
+        let own = inode(Path::new("/proc/self/ns/net")).unwrap();
+        assert!(!other_namespaces().contains_key(&own));
+    }
+}

@@ -1,0 +1,246 @@
+//! Connections that the rules allow no longer are closed at once, at both ends, and those
+//! of programs that may go on are not touched.
+
+#[path = "common/app_host.rs"]
+mod app_host;
+mod common;
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use app_host::{Running, TestHost, sha256};
+use common::soon;
+
+const PYTHON: &str = "/usr/bin/python3";
+/// Long before any time-out of TCP or of a client here.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+/// Connects, by TCP or UDP, has a line sent back, and waits for more without end. It says
+/// after how long which error came. With "then" as last word it sends once more when told.
+const CLIENT: &str = r#"
+import socket, sys, time
+kind, addr, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+family = socket.AF_INET6 if ':' in addr else socket.AF_INET
+for n in range(20):
+    s = socket.socket(family, socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
+    s.settimeout(1.5)
+    try:
+        s.connect((addr, port)); s.send(b'before\n'); told = s.recv(100); break
+    except OSError: time.sleep(.2)
+print('answer', told, flush=True)
+s.settimeout(None)
+if sys.argv[4:] == ['then']:
+    sys.stdin.readline(); s.send(b'after\n')
+try: print('answer', s.recv(100), flush=True)
+except OSError as e: print(type(e).__name__, flush=True)
+"#;
+
+/// Sends each line and datagram back; says how each connection ended.
+const SERVER: &str = r#"
+import socket, threading
+def serve(c, kind):
+    try:
+        while True:
+            told = c.recv(100)
+            if not told: print('end', kind, flush=True); return
+            c.sendall(told)
+    except OSError as e: print(type(e).__name__, kind, flush=True)
+def listen(kind, addr, name):
+    l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((addr, 7007)); l.listen(20)
+    while True: threading.Thread(target=serve, args=(l.accept()[0], name), daemon=True).start()
+def answer(kind, addr):
+    s = socket.socket(kind, socket.SOCK_DGRAM); s.bind((addr, 7007))
+    while True: told, peer = s.recvfrom(100); s.sendto(told, peer)
+for kind, addr, name in (socket.AF_INET, '127.0.0.1', 'IPv4'), (socket.AF_INET6, '::1', 'IPv6'):
+    for f, args in (listen, (kind, addr, name)), (answer, (kind, addr)):
+        threading.Thread(target=f, args=args, daemon=True).start()
+print('ready', flush=True)
+threading.Event().wait()
+"#;
+
+/// A copy of python3 of which each test knows that nobody else runs it.
+fn other_python(host: &TestHost) -> String {
+    let path = host.host.path("other-python");
+    let mut bytes = std::fs::read(PYTHON).unwrap();
+    // Behind the program's end: another SHA-256, and the same program.
+    bytes.extend_from_slice(b"another one");
+    std::fs::write(&path, bytes).unwrap();
+    let done = Command::new("chmod").arg("755").arg(&path).status();
+    assert!(done.unwrap().success());
+    path.display().to_string()
+}
+
+/// A server that nobody judges, in the host's namespace, and what it says.
+fn serve(host: &TestHost) -> (weir_netlab::Child, impl Iterator<Item = String>) {
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", SERVER]).stdout(Stdio::piped());
+    let mut server = host.space.spawn(command).unwrap();
+    let output = server.inner().stdout.take().unwrap();
+    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    (server, lines)
+}
+
+fn client(host: &TestHost, program: &str, kind: &str, addr: &str, more: &[&str]) -> Running {
+    let words = [&[program, "-c", CLIENT, kind, addr, "7007"], more].concat();
+    let mut client = host.begin(&words);
+    assert_eq!(client.line(), "answer b'before\\n'", "{kind} {addr}");
+    client
+}
+
+fn rules(rows: &[(&str, &str, &str)]) -> String {
+    let row = |(name, verdict, exe): &(&str, &str, &str)| {
+        format!(
+            "[app.rules.{name}]\nverdict = \"{verdict}\"\nexe = \"{}\"\n",
+            sha256(exe)
+        )
+    };
+    let rows: String = rows.iter().map(row).collect();
+    format!("default = \"drop\"\nunknown = \"drop\"\n{rows}")
+}
+
+fn reload(host: &TestHost, rules: &str) {
+    host.configure(rules);
+    host.host.done(&["reload"]);
+}
+
+fn cut_so_far(host: &TestHost) -> u64 {
+    host.host.json(&["app", "list"])["cut"].as_u64().unwrap()
+}
+
+#[test]
+fn root_revoked_connections_are_closed_at_once_and_others_go_on() {
+    let start = rules(&[("first", "allow", PYTHON)]);
+    let Some(host) = TestHost::new("cut", &start) else {
+        return;
+    };
+    let other = other_python(&host);
+    let both = rules(&[("first", "allow", PYTHON), ("other", "allow", &other)]);
+    reload(&host, &both);
+    let (_server, mut server) = serve(&host);
+    let all = ["tcp", "udp"]
+        .into_iter()
+        .flat_map(|kind| ["127.0.0.1", "::1"].map(|addr| (kind, addr)));
+    let all: Vec<_> = all.collect();
+    let begin = |program: &str, more: &[&str]| -> Vec<_> {
+        let all = all.iter();
+        all.map(|(kind, addr)| client(&host, program, kind, addr, more))
+            .collect()
+    };
+    let mut revoked = begin(PYTHON, &[]);
+    let mut allowed = begin(&other, &["then"]);
+    assert_eq!(cut_so_far(&host), 0);
+
+    let begun = Instant::now();
+    let one = rules(&[("first", "drop", PYTHON)]);
+    reload(&host, &one.replacen("drop", "allow", 1));
+    for (client, of) in revoked.iter_mut().zip(&all) {
+        assert_eq!(client.line(), "ConnectionAbortedError", "{of:?}");
+    }
+    let mut ends = [server.next().unwrap(), server.next().unwrap()];
+    ends.sort();
+    assert_eq!(
+        ends,
+        ["ConnectionResetError IPv4", "ConnectionResetError IPv6"]
+    );
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert_eq!(cut_so_far(&host), 4);
+    soon("the events", || {
+        let said = host.host.said();
+        let cut = said.matches("cut off from").count();
+        (cut == 4).then_some(())
+    });
+
+    // By a command, in the same way; longer than connections are looked for after it.
+    host.host.done(&["app", "deny", &other, "--to", "::1"]);
+    for (client, (kind, addr)) in allowed.iter_mut().zip(&all) {
+        if *addr == "::1" {
+            assert_eq!(client.line(), "ConnectionAbortedError", "{kind}");
+        }
+    }
+    std::thread::sleep(Duration::from_secs(6));
+    for (client, (kind, addr)) in allowed.iter_mut().zip(&all) {
+        if *addr != "::1" {
+            client.go_on();
+            assert_eq!(client.line(), "answer b'after\\n'", "{kind}");
+        }
+    }
+    assert_eq!(cut_so_far(&host), 6);
+}
+
+/// What is only observed is not ended, and neither is a server that listens.
+#[test]
+fn root_nothing_is_closed_where_weir_only_observes() {
+    let allow = rules(&[("first", "allow", PYTHON)]);
+    let Some(host) = TestHost::new("uncut", &allow) else {
+        return;
+    };
+    let (_server, _lines) = serve(&host);
+    let mut client = client(&host, PYTHON, "tcp", "127.0.0.1", &["then"]);
+    host.host.configure_only(&format!(
+        "instance = \"{}\"\nobserve = true\n[app]\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
+        host.instance,
+        host.cgroup.display()
+    ));
+    host.host.done(&["reload"]);
+    std::thread::sleep(Duration::from_secs(2));
+    client.go_on();
+    assert_eq!(client.line(), "answer b'after\\n'");
+    assert_eq!(cut_so_far(&host), 0);
+}
+
+/// With the unit's capabilities: the daemon's own namespace alone, which is told.
+#[test]
+fn root_without_cap_sys_admin_connections_of_the_own_namespace_are_closed() {
+    let allow = rules(&[("first", "allow", PYTHON)]);
+    let under = |host: &mut TestHost| {
+        let net = format!("--net={}", host.space.path().display());
+        let words = [
+            "nsenter",
+            &net,
+            "--",
+            "setpriv",
+            "--bounding-set",
+            "-sys_admin",
+        ];
+        host.host.under = words.map(str::to_owned).to_vec();
+    };
+    let Some(mut host) = TestHost::with("own", &allow, under) else {
+        return;
+    };
+    host.host.under.clear();
+    let other = host.net.namespace("other").unwrap();
+    other.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let (_server, _lines) = serve(&host);
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", SERVER]).stdout(Stdio::null());
+    let _other_server = other.spawn(command).unwrap();
+    let mut of_other = host.begin_in(
+        &other,
+        &[PYTHON, "-c", CLIENT, "tcp", "127.0.0.1", "7007", "then"],
+    );
+    assert_eq!(of_other.line(), "answer b'before\\n'");
+    let mut clients = ["127.0.0.1", "::1"].map(|addr| client(&host, PYTHON, "tcp", addr, &[]));
+    reload(&host, &rules(&[("first", "reject", PYTHON)]));
+    for client in &mut clients {
+        assert_eq!(client.line(), "ConnectionAbortedError");
+    }
+    assert_eq!(cut_so_far(&host), 2);
+    let status = host.host.done(&["status"]);
+    assert!(
+        status.contains("the daemon lacks CAP_SYS_ADMIN"),
+        "{status}"
+    );
+    // It carries nothing all the same: no answer comes.
+    of_other.go_on();
+    soon("packets that are dropped", || {
+        let rules = host.host.json(&["app", "list"])["rules"].clone();
+        (rules[0]["dropped"].as_u64() > Some(2)).then_some(())
+    });
+}
