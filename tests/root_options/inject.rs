@@ -7,7 +7,7 @@ use super::{
 
 /// What came from the other site.
 fn from(frames: &[Vec<u8>], site: [&str; 2]) -> Vec<Arrived> {
-    let addresses = site.map(|text| super::common::addr(text));
+    let addresses = site.map(super::common::addr);
     frames
         .iter()
         .filter_map(|frame| Arrived::read(frame))
