@@ -130,7 +130,9 @@ fn root_revoked_connections_are_closed_at_once_and_others_go_on() {
     let all: Vec<_> = all.collect();
     let begin = |program: &str, more: &[&str]| -> Vec<_> {
         let all = all.iter();
-        all.map(|(kind, addr)| client(&host, program, kind, addr, more))
+        // Who is cut off waits for nothing but its peer.
+        let more = |addr: &str| if addr == "::1" { &[] } else { more };
+        all.map(|(kind, addr)| client(&host, program, kind, addr, more(addr)))
             .collect()
     };
     let mut revoked = begin(PYTHON, &[]);

@@ -273,7 +273,7 @@ impl Apps {
             state.watch_learned(&self.learning);
             state.note_named()?;
             // The rules are in force. If this fails, it is tried again, and told then.
-            let _ = state.cut_revoked();
+            let _ = state.cuts.cut_revoked(&state.identity);
         }
         Ok(())
     }
@@ -596,7 +596,7 @@ impl Apps {
                 );
             }
         }
-        state.cut_revoked()?;
+        state.cuts.cut_revoked(&state.identity)?;
         Ok(())
     }
 }

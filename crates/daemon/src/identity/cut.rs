@@ -13,7 +13,6 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use weir_bpf::identity::{Identity, missing_to_cut};
 
-use super::state::State;
 use crate::instance::may_enter_namespaces;
 
 /// After a change of the rules connections are gone through for so long, once a second: of
@@ -44,21 +43,19 @@ impl Cuts {
         }
         (!may_enter_namespaces()).then_some(OTHERS)
     }
-}
 
-impl State {
     /// Ends what the rules do not allow, if they have changed a short while ago.
     ///
     /// # Errors
     /// The kernel refuses to go through the sockets: they carry nothing all the same.
-    pub(super) fn cut_revoked(&mut self) -> Result<(), weir_bpf::Error> {
-        let Some(until) = self.cuts.until else {
+    pub(super) fn cut_revoked(&mut self, identity: &Identity) -> Result<(), weir_bpf::Error> {
+        let Some(until) = self.until else {
             return Ok(());
         };
         if Instant::now() > until {
-            self.cuts.until = None;
+            self.until = None;
         }
-        cut_everywhere(&self.identity)
+        cut_everywhere(identity)
     }
 }
 
