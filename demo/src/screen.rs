@@ -93,7 +93,7 @@ impl Screen {
             self.checked
         ));
         for claim in &self.claims {
-            self.plain(&format!(" - {claim}"));
+            self.plain(&format!("  - {claim}"));
         }
         for (what, value) in &self.notes {
             self.plain(&format!("  {what}: {value}"));
