@@ -7,10 +7,14 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{path::PathBuf, process::Command};
+use std::{path::PathBuf, process::Command, thread::sleep, time::Duration};
 
 use app_host::{TestHost, sha256};
 use common::soon;
+
+/// From then on a connection that comes to be denied is not ended, and carries nothing: it is
+/// for seconds after rules have changed only that all are gone through.
+const NO_MORE_CUTS: Duration = Duration::from_secs(7);
 
 /// What a client of each family connects to, and sends, before and after something happens.
 /// The server at the other end is outside of the control group.
@@ -168,6 +172,7 @@ fn root_a_socket_with_a_second_holder_is_allowed_only_if_both_are() {
     let Some(host) = TestHost::new("holders", &allow(&[PYTHON])) else {
         return;
     };
+    sleep(NO_MORE_CUTS);
     let _server = serve(&host);
     let mut clients: Vec<_> = ["4", "6"]
         .map(|family| host.begin(&[PYTHON, "-c", CLIENT, "shares", family, "7007"]))
@@ -176,7 +181,7 @@ fn root_a_socket_with_a_second_holder_is_allowed_only_if_both_are() {
         assert_eq!(client.line(), "answer b'before\\n'");
         assert_eq!(client.line(), "shared");
     }
-    std::thread::sleep(std::time::Duration::from_secs(12));
+    sleep(Duration::from_secs(12));
     for client in &mut clients {
         client.go_on();
         assert_eq!(client.line(), "nothing TimeoutError");
@@ -215,6 +220,7 @@ fn root_what_io_uring_sends_is_judged_by_who_made_the_ring() {
     let Some(host) = TestHost::new("uring", &allow(&[PYTHON])) else {
         return;
     };
+    sleep(NO_MORE_CUTS);
     let Some(program) = uring(&host) else { return };
     let program = program.to_str().unwrap();
     let _server = serve(&host);

@@ -33,8 +33,8 @@ static __always_inline void peer_of(struct sock_common *sk, struct ident_case *a
 	about->has_port = 1;
 }
 
-static __always_inline void end(struct sock_common *sk,
-				const struct ident_control *control, __u32 found)
+static __always_inline void
+end_connection(struct sock_common *sk, const struct ident_control *control, __u32 found)
 {
 	if (!bpf_sock_destroy(sk))
 		deny(control, found, IDENT_C_CUT);
@@ -81,7 +81,7 @@ static __always_inline int cut_tcp(struct sock_common *sk)
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
 	socket->is_cut = 1;
-	end(sk, control, found);
+	end_connection(sk, control, found);
 	socket->is_cut = 0;
 	return 0;
 }
@@ -94,7 +94,7 @@ static __always_inline int cut_udp(struct sock *sk)
 	struct ident_flow_key key = {};
 	struct ident_socket *socket;
 	struct ident_flow *flow;
-	__u32 found, is_judged;
+	__u32 found, changes, is_judged;
 
 	if (!control || common->skc_state != TCP_ESTABLISHED || is_observed(control))
 		return 0;
@@ -110,13 +110,16 @@ static __always_inline int cut_udp(struct sock *sk)
 	flow = bpf_map_lookup_elem(&ident_flows, &key);
 	if (!flow)
 		return 0;
-	is_judged = flow->epoch == control->epoch && flow->changes == socket->changes;
+	changes = socket->changes;
+	is_judged = flow->epoch == control->epoch && flow->changes == changes;
 	found = judge_flow(socket, control, &about, &key, IDENT_EV_CUT);
+	/* Told already, if it was judged anew because a holder became known. */
+	is_judged &= changes == socket->changes;
 	if (!is_denied(found & 0xff))
 		return 0;
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
-	end(common, control, found);
+	end_connection(common, control, found);
 	return 0;
 }
 

@@ -90,6 +90,7 @@ const ABOUT_FILES: &str = "app:files";
 const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
 const ABOUT_NAMES: &str = "app:names";
+const ABOUT_CUT: &str = "app:cut";
 
 /// Why rules about programs are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -245,6 +246,7 @@ impl Apps {
                 ABOUT_ROOM,
                 ABOUT_REPLACED,
                 ABOUT_NAMES,
+                ABOUT_CUT,
             ] {
                 self.alerts.clear(about);
             }
@@ -272,8 +274,7 @@ impl Apps {
             self.alert_unresolved(&state.policy);
             state.watch_learned(&self.learning);
             state.note_named()?;
-            // The rules are in force. If this fails, it is tried again, and told then.
-            let _ = state.cuts.cut_revoked(&state.identity);
+            self.cut_revoked(state);
         }
         Ok(())
     }
@@ -596,8 +597,22 @@ impl Apps {
                 );
             }
         }
-        state.cuts.cut_revoked(&state.identity)?;
+        self.cut_revoked(state);
         Ok(())
+    }
+
+    /// Ends connections that the rules, which are in force, allow no longer.
+    fn cut_revoked(&self, state: &mut State) {
+        match state.cuts.cut_revoked(&state.identity) {
+            None => (),
+            Some(Ok(())) => self.alerts.clear(ABOUT_CUT),
+            Some(Err(error)) => self.alerts.raise(
+                ABOUT_CUT,
+                format!(
+                    "connections that are no longer allowed carry nothing, and are not ended: {error}"
+                ),
+            ),
+        }
     }
 }
 

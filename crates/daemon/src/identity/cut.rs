@@ -44,18 +44,17 @@ impl Cuts {
         (!may_enter_namespaces()).then_some(OTHERS)
     }
 
-    /// Ends what the rules do not allow, if they have changed a short while ago.
-    ///
-    /// # Errors
-    /// The kernel refuses to go through the sockets: they carry nothing all the same.
-    pub(super) fn cut_revoked(&mut self, identity: &Identity) -> Result<(), weir_bpf::Error> {
-        let Some(until) = self.until else {
-            return Ok(());
-        };
+    /// Ends what the rules do not allow; `None`: they have not changed a short while ago. An
+    /// error: the kernel refuses to go through the sockets, which carry nothing all the same.
+    pub(super) fn cut_revoked(
+        &mut self,
+        identity: &Identity,
+    ) -> Option<Result<(), weir_bpf::Error>> {
+        let until = self.until?;
         if Instant::now() > until {
             self.until = None;
         }
-        cut_everywhere(identity)
+        Some(cut_everywhere(identity))
     }
 }
 
@@ -68,17 +67,21 @@ fn cut_everywhere(identity: &Identity) -> Result<(), weir_bpf::Error> {
     if others.is_empty() {
         return Ok(());
     }
-    // A thread of its own: it does not come back.
+    // A thread of its own: it does not come back. What fails in one namespace does not
+    // spare the others.
     thread::scope(|scope| {
         let cut = || {
             let network = Some(LinkNameSpaceType::Network);
-            others.values().try_for_each(|namespace| {
-                // Its last process may have gone, with its connections.
+            let mut done = Ok(());
+            for (inode, namespace) in &others {
                 match move_into_link_name_space(namespace.as_fd(), network) {
-                    Ok(()) => identity.cut_revoked(),
-                    Err(_) => Ok(()),
+                    Ok(()) => done = done.and(identity.cut_revoked()),
+                    Err(error) => tracing::warn!(
+                        "connections in the network namespace net:[{inode}] are not ended: {error}"
+                    ),
                 }
-            })
+            }
+            done
         };
         let cut = scope.spawn(cut).join();
         cut.expect("going through sockets does not panic")
@@ -91,12 +94,18 @@ fn other_namespaces() -> BTreeMap<u64, File> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let file = entry.path().join("ns/net");
+        if found.len() == MAX_NAMESPACES {
+            tracing::warn!(
+                "connections are ended in {MAX_NAMESPACES} network namespaces, and there are more"
+            );
+            break;
+        }
         let is_process = entry
             .file_name()
             .as_encoded_bytes()
             .iter()
             .all(u8::is_ascii_digit);
-        if !is_process || found.len() == MAX_NAMESPACES {
+        if !is_process {
             continue;
         }
         if let Some(number) = inode(&file)
