@@ -57,7 +57,15 @@ impl BanLog {
 
     /// Writes bans into this file from now on; `None`: into none.
     pub fn set_file(&self, file: Option<PathBuf>) {
+        if file.is_none() {
+            self.alerts.clear(ABOUT);
+        }
         *self.file.lock().expect("no holder of this lock panics") = file;
+    }
+
+    /// Whether some jail counts bans.
+    pub fn is_kept(&self) -> bool {
+        self.file().is_some()
     }
 
     /// Notes those bans that a jail has made, if some jail counts them.
@@ -86,13 +94,16 @@ impl BanLog {
         let Waiting { text, lost } =
             std::mem::take(&mut *self.waiting.lock().expect("no holder of this lock panics"));
         match append(&path, &text) {
-            Err(error) => self.alerts.raise(
-                ABOUT,
-                format!(
-                    "{}: {error}; jails that count bans (recidive) miss those of now",
-                    path.display()
-                ),
-            ),
+            Err(error) => {
+                self.alerts.raise(
+                    ABOUT,
+                    format!(
+                        "{}: {error}; jails that count bans (recidive) miss those of now until it can be written",
+                        path.display()
+                    ),
+                );
+                self.keep(text, lost);
+            }
             Ok(()) if lost > 0 => self.alerts.raise(
                 ABOUT,
                 format!(
@@ -104,6 +115,19 @@ impl BanLog {
             Ok(()) if !text.is_empty() => self.alerts.clear(ABOUT),
             Ok(()) => {}
         }
+    }
+
+    /// Has these lines be written with the next ones, as far as there is room.
+    fn keep(&self, text: String, lost: u64) {
+        let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+        let newer = std::mem::replace(&mut waiting.text, text);
+        for line in newer.split_inclusive('\n') {
+            match waiting.text.len() < MAX_WAITING {
+                true => waiting.text.push_str(line),
+                false => waiting.lost += 1,
+            }
+        }
+        waiting.lost += lost;
     }
 
     fn file(&self) -> Option<PathBuf> {
@@ -130,7 +154,7 @@ fn write_line(text: &mut String, since: Timestamp, jail: &str, banned: Prefix) {
     );
 }
 
-/// Makes the file, so that its readers know it, and appends `text`.
+/// Makes the file, so that its readers know it, and appends `text`, or nothing of it.
 fn append(path: &Path, text: &str) -> io::Result<()> {
     let open = || {
         let mut options = File::options();
@@ -144,7 +168,13 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
         fs::rename(path, path.with_extension("log.1"))?;
         file = open()?;
     }
-    file.write_all(text.as_bytes())
+    let length = file.metadata()?.len();
+    let written = file.write_all(text.as_bytes());
+    if written.is_err() {
+        // Half a line would spoil the next one, and whole ones come again.
+        file.set_len(length)?;
+    }
+    written
 }
 
 #[cfg(test)]
@@ -168,6 +198,28 @@ mod tests {
             );
             assert_eq!(text, expected);
         }
+    }
+
+    /// As on a full disk: nothing is lost as long as it fits, and nothing comes twice.
+    #[test]
+    fn what_cannot_be_written_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let alerts = Arc::new(Alerts::default());
+        let log = BanLog::new(alerts.clone());
+        let missing = dir.path().join("missing");
+        log.set_file(Some(path_in(&missing)));
+        log.waiting.lock().unwrap().text.push_str("one\n");
+        log.flush();
+        log.waiting.lock().unwrap().text.push_str("two\n");
+        log.flush();
+        fs::create_dir(&missing).unwrap();
+        log.flush();
+        log.flush();
+        assert_eq!(fs::read_to_string(path_in(&missing)).unwrap(), "one\ntwo\n");
+        log.keep("x".repeat(MAX_WAITING), 1);
+        log.keep("y\n".to_owned(), 1);
+        let waiting = log.waiting.lock().unwrap();
+        assert_eq!((waiting.text.len(), waiting.lost), (2 + MAX_WAITING, 2));
     }
 
     #[test]

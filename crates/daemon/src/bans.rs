@@ -192,6 +192,12 @@ impl Bans {
         is_restored: bool,
     ) {
         let order = self.telling();
+        if !is_restored && self.log.is_kept() {
+            // A ban that is only prolonged is no other one to jails that count bans.
+            let begin =
+                |(_, entry): &&(Ban, Entry)| !self.expiries.is_in_force(entry, now.boottime);
+            self.log.note(bans.iter().filter(begin).map(|(ban, _)| ban));
+        }
         let in_force = bans.iter().map(|(_, entry)| entry);
         self.tell_ended(&self.expiries.put(in_force, now.boottime));
         for (ban, _) in &bans {
@@ -199,9 +205,6 @@ impl Bans {
             self.actions.banned(ban, is_restored);
         }
         drop(order);
-        if !is_restored {
-            self.log.note(bans.iter().map(|(ban, _)| ban));
-        }
         self.store
             .remember(bans.into_iter().map(|(ban, entry)| Change::Ban {
                 ban,

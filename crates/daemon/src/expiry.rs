@@ -115,6 +115,16 @@ impl Inner {
         }
     }
 
+    fn end_of(&self, subject: BanTarget, policy: &Policy) -> Option<Tenths> {
+        let number = self.policies.find(policy)?;
+        let bits = subject.prefix().bits();
+        match subject.prefix().addr() {
+            IpAddr::V4(addr) => self.v4.get(&key(addr.octets(), number, bits)),
+            IpAddr::V6(addr) => self.v6.get(&key(addr.octets(), number, bits)),
+        }
+        .copied()
+    }
+
     fn unset(&mut self, subject: BanTarget, policy: &Policy) -> Option<Tenths> {
         let number = self.policies.find(policy)?;
         let bits = subject.prefix().bits();
@@ -197,6 +207,12 @@ impl Expiries {
         let mut inner = self.lock();
         let entries = entries.into_iter();
         entries.filter_map(|e| inner.put(e, now)).collect()
+    }
+
+    /// Is a ban of this name in force that has an end? Then another one only prolongs it.
+    pub fn is_in_force(&self, entry: &Entry, now: BootNanos) -> bool {
+        let end = self.lock().end_of(entry.subject, &entry.policy);
+        end.is_some_and(|end| end > tenths(now))
     }
 
     /// Bans that were lifted or evicted: told already.
@@ -321,7 +337,11 @@ mod tests {
             ban("192.0.2.8", "a", Some(10)),
         ];
         expiries.put(&bans, at(0));
+        assert!(bans.iter().all(|ban| expiries.is_in_force(ban, at(9))));
+        assert!(!expiries.is_in_force(&bans[0], at(12)));
+        assert!(!expiries.is_in_force(&ban("192.0.2.7", "b", None), at(9)));
         expiries.remove(&bans[..1]);
+        assert!(!expiries.is_in_force(&bans[0], at(9)));
         expiries.remove(&bans[..1]);
         assert_eq!(expiries.put([&ban("192.0.2.8", "a", Some(30))], at(9)), []);
         assert_eq!(told(&expiries, 20), [""; 0]);
