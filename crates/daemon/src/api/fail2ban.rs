@@ -162,13 +162,10 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
             let config = questions.config();
             // The bans of a jail that runs no more go on.
             if let ["unbanip", ref subjects @ ..] = *what
+                && jail(&config, name).is_err()
                 && unban::jails_away(handles)?.contains(name)
             {
-                let mut lifted = 0;
-                for subject in subjects.iter().filter(|word| **word != "--report-absent") {
-                    lifted += unban::of_jail_away(handles, name, subject)?;
-                }
-                return Ok(lifted.into());
+                return unban::of_jail_away_all(handles, name, subjects);
             }
             let jail = jail(&config, name)?;
             match change::read(what) {

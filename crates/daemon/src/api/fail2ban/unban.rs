@@ -82,6 +82,26 @@ pub(super) fn one(handles: &Handles, subject: &str) -> Result<usize, Unanswered>
     Ok(lifted)
 }
 
+/// `unbanip [--report-absent] ADDR…` of a jail that does not run.
+pub(super) fn of_jail_away_all(
+    handles: &Handles,
+    jail: &str,
+    words: &[&str],
+) -> Result<Reply, Unanswered> {
+    let (flags, subjects): (Vec<&str>, Vec<&str>) =
+        words.iter().partition(|word| word.starts_with("--"));
+    let mut lifted = 0;
+    for subject in subjects {
+        let of_subject = of_jail_away(handles, jail, subject)?;
+        if of_subject == 0 && flags.contains(&"--report-absent") {
+            let shown = escaped(subject);
+            return Err(malformed(format!("{shown} is not banned")));
+        }
+        lifted += of_subject;
+    }
+    Ok(lifted.into())
+}
+
 /// Lifts an address's bans of a jail that does not run.
 pub(super) fn of_jail_away(
     handles: &Handles,
