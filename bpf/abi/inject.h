@@ -9,7 +9,7 @@
 #define INJECT_HEADER	  40	/* bytes of options of an IPv4 or TCP header at most */
 #define INJECT_SURPLUS	  256	/* bytes behind a UDP datagram at most */
 #define INJECT_EXTENSIONS 256	/* bytes of IPv6 extension headers at most */
-#define INJECT_NETWORKS	  64	/* destinations that may be named */
+#define INJECT_NETWORKS	  65	/* destinations that may be named, and all of IPv4 */
 #define INJECT_MOVED	  16384 /* bytes of a packet behind its TCP header's 20 at most */
 
 /* A network of destinations, for a map that finds the longest prefix. */

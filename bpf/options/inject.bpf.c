@@ -104,8 +104,12 @@ static __always_inline int finish(enum inject_count what)
 
 static __always_inline int is_meant(const struct inject_network *to, __u8 protocol)
 {
-	return (inject.protocol > 255 || inject.protocol == protocol) &&
-	       bpf_map_lookup_elem(&inject_networks, to);
+	const __u32 *is_named;
+
+	if (inject.protocol < 256 && inject.protocol != protocol)
+		return 0;
+	is_named = bpf_map_lookup_elem(&inject_networks, to);
+	return is_named && *is_named;
 }
 
 /* 0: it is IP of a chosen network and protocol. */

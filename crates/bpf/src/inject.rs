@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Destination networks that may be named at most.
-pub const MAX_NETWORKS: usize = abi::INJECT_NETWORKS as usize;
+pub const MAX_NETWORKS: usize = abi::INJECT_NETWORKS as usize - 1;
 
 /// The bytes that packets get, and which packets get them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -142,6 +142,13 @@ impl Injector {
             true => &all[..],
             false => &config.networks,
         };
+        if !config.networks.is_empty() {
+            // IPv4 is no part of ::/0.
+            let bits = 96u32;
+            let key = [&bits.to_ne_bytes()[..], &mapped(IpAddr::from([0u8; 4]))].concat();
+            map.update(&key, &0u32.to_ne_bytes(), MapFlags::ANY)
+                .context(what)?;
+        }
         for (addr, length) in networks {
             let bits = u32::from(*length) + if addr.is_ipv4() { 96 } else { 0 };
             let key = [&bits.to_ne_bytes()[..], &mapped(*addr)].concat();
