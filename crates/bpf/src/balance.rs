@@ -68,12 +68,13 @@ pub struct PoolRules {
 }
 
 impl PoolRules {
-    /// `udp_silence` as the kernel counts it, with `hz` timer ticks a second; less than
-    /// half of what can be told from a wrapped count.
+    /// `udp_silence` as the kernel counts it, with `hz` timer ticks a second: one more than
+    /// begins in that time, of which the first may be nearly over; less than half of what
+    /// can be told from a wrapped count.
     fn silent_windows(&self, hz: u64) -> u16 {
         let windows = |time: Duration| {
             let ticks = time.as_secs().saturating_mul(hz);
-            (ticks >> abi::EVENT_WINDOW_SHIFT).clamp(1, 0x7fff) as u16
+            ((ticks >> abi::EVENT_WINDOW_SHIFT) + 1).min(0x7fff) as u16
         };
         self.udp_silence.map_or(0, windows)
     }
