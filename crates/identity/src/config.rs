@@ -150,7 +150,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "peer",
                 NONE,
-                "Aggregates of programs, one of which who begins has to prove by the token of its SYN: for that [token] has the keys. What proves none is dropped at these TCP ports, also if a later rule allows it.",
+                "Aggregates of programs, one of which who begins has to prove by the token of its SYN: for that [token] has the keys. What proves none is dropped at these TCP ports, whichever program listens there and whatever another rule, also an earlier one, says.",
             ),
             key(
                 "ports",

@@ -58,7 +58,7 @@ pub const MANUAL: &[Table] = &[
     },
     Table {
         name: "token.require.NAME",
-        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer do so for one program. Of several that are about a port and a source the first in the file decides, and those of rules come last.",
+        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer want one as well, at the ports of the rule. Of several that are about a port and a source the first in the file decides, and those of rules come last.",
         needs: &[
             ("ports", "[\"8080/tcp\"]"),
             (
