@@ -105,14 +105,27 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
         return;
     };
     let is_proxy = pen.is_proxy();
-    let whole = vip.is_some() && !reals.is_empty();
+    let rules = pen
+        .client_acl
+        .map_or(0, |number| pen.acls[number].rules().len());
+    // Without its list the pool would serve those whom Pen denies.
+    let whole = vip.is_some() && !reals.is_empty() && rules <= MAX_RULES;
     if !whole {
         let why = match vip {
+            None if listen.host.is_empty() => format!(
+                "{}: Pen listens at all addresses of this host; at which one does the pool serve? Complete this and take the # away:",
+                listen.place
+            ),
             None => format!(
                 "{}: {:?} is not the address of one host, and clients need one that is for the pool alone. Complete this and take the # away:",
                 listen.place, listen.host
             ),
-            Some(_) => "no server is left. Complete this and take the # away:".to_owned(),
+            Some(_) if reals.is_empty() => {
+                "no server is left. Complete this and take the # away:".to_owned()
+            }
+            Some(_) => format!(
+                "client_acl has {rules} entries, and `acl` takes {MAX_RULES}: put the prefixes into the file of a [list.NAME], name that in `acl` with `acl_default`, and take the # away:"
+            ),
         };
         toml.note(&format!("asked: {why}"));
     }
@@ -383,7 +396,7 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
         told.push(match rules {
             0 => format!("nothing to do: client_acl {number}: the list is empty and permits everybody."),
             1..=MAX_RULES => format!("changed: client_acl {number} is `acl` of the pool; clients that no entry names it {others}, the opposite of its last entry, and here `acl_default` says so."),
-            _ => format!("not carried over: client_acl {number} has {rules} entries, and `acl` takes {MAX_RULES}: put the prefixes into the file of a [list.NAME] and name that in `acl`; clients that no entry names the list {others}, the opposite of its last entry."),
+_ => return told,
         });
     }
     told
