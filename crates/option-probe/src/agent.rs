@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nix::sys::{
@@ -33,8 +33,12 @@ use crate::{
 
 /// How soon the end of the listening is noticed.
 const TICK_US: i64 = 50_000;
-/// Bytes of packets that wait to be looked at.
-const BUFFER: usize = 4 << 20;
+/// How long packets are looked at that wait when the listening ends: on a busy host there is
+/// always one more.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Bytes of packets that wait to be looked at: what does not fit is lost, and would read as
+/// lost on the path.
+const BUFFER: usize = 32 << 20;
 /// `PACKET_OUTGOING` of linux/if_packet.h: packets that this host sends.
 const OUTGOING: u8 = 4;
 /// IPPROTO_RAW: packets with their IP headers.
@@ -69,7 +73,7 @@ impl Listener {
         let stopped = stop.clone();
         let thread = thread::Builder::new()
             .name("weir-options".into())
-            .spawn(move || listen(&wire, run, &stopped))?;
+            .spawn(move || listen(|bytes| receive(&wire, bytes), run, &stopped, DRAIN))?;
         Ok(Self { stop, thread })
     }
 
@@ -82,22 +86,39 @@ impl Listener {
     }
 }
 
-fn listen(wire: &OwnedFd, run: u32, stop: &AtomicBool) -> Kept {
+/// Waits for a packet; `None`: none came within a tick. Whether it is one that this host sends.
+fn receive(wire: &OwnedFd, bytes: &mut [u8]) -> Option<(usize, bool)> {
+    let (length, from) = socket::recvfrom::<LinkAddr>(wire.as_raw_fd(), bytes).ok()?;
+    Some((length, from.is_some_and(|from| from.pkttype() == OUTGOING)))
+}
+
+/// Keeps the packets of a run until it is stopped, and what waits by then, for so long at most.
+fn listen(
+    mut receive: impl FnMut(&mut [u8]) -> Option<(usize, bool)>,
+    run: u32,
+    stop: &AtomicBool,
+    drain: Duration,
+) -> Kept {
     let mut kept = Kept {
         packets: Vec::new(),
         beyond: 0,
     };
     let mut bytes = [0; MAX_CAPTURED];
-    // What has arrived by the time it is stopped is looked at.
+    let mut end: Option<Instant> = None;
     loop {
-        let Ok((length, from)) = socket::recvfrom::<LinkAddr>(wire.as_raw_fd(), &mut bytes) else {
-            if stop.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now > *end.get_or_insert(now + drain) {
+                return kept;
+            }
+        }
+        let Some((length, is_outgoing)) = receive(&mut bytes) else {
+            if end.is_some() {
                 return kept;
             }
             continue;
         };
         let packet = &bytes[..length];
-        let is_outgoing = from.is_some_and(|from| from.pkttype() == OUTGOING);
         if is_outgoing || Marker::find(packet, run).is_none() {
             continue;
         }
@@ -226,5 +247,41 @@ fn answer(request: Request, listener: &mut Option<Listener>) -> Response {
                 message: "it does not listen".into(),
             },
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe_packet::{Carrier, Path, craft};
+
+    #[test]
+    fn listening_ends_among_packets_without_a_pause() {
+        let path = Path {
+            source: "192.0.2.1".parse().unwrap(),
+            dest: "192.0.2.2".parse().unwrap(),
+            port: 443,
+        };
+        let marker = Marker { run: 7, index: 3 };
+        let probe = craft(&path, Carrier::Udp, None, marker).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut count = 0;
+        let busy = |bytes: &mut [u8]| {
+            count += 1;
+            // Nobody's packets, before and behind the probe, which is there when it is stopped.
+            stop.store(count >= 10, Ordering::Relaxed);
+            let packet: &[u8] = if count == 11 { &probe } else { b"another" };
+            bytes[..packet.len()].copy_from_slice(packet);
+            Some((packet.len(), false))
+        };
+        let kept = listen(busy, 7, &stop, Duration::from_millis(20));
+        assert_eq!((kept.packets.len(), kept.beyond), (1, 0));
+    }
+
+    #[test]
+    fn listening_ends_when_nothing_waits() {
+        let stop = AtomicBool::new(true);
+        let kept = listen(|_| None, 7, &stop, Duration::from_secs(3600));
+        assert_eq!(kept.packets.len(), 0);
     }
 }
