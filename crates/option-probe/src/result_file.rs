@@ -219,6 +219,10 @@ impl ResultFile {
                 if bytes == MAX_LINE {
                     return Err(wrong(format!("it has more than {MAX_LINE} bytes")));
                 }
+                // What is cut goes: of the first line it has to be ours.
+                if number == 1 && !head_line()?.as_bytes().starts_with(&line) {
+                    return Err(ResultFileError::Head);
+                }
                 read.is_cut = true;
                 return Ok(read);
             }
@@ -265,16 +269,20 @@ impl ResultFile {
     }
 }
 
+fn head_line() -> io::Result<String> {
+    let head = Head {
+        weir_options_probe: VERSION,
+    };
+    let text = serde_json::to_string(&head).map_err(io::Error::from)?;
+    Ok(format!("{text}\n"))
+}
+
 /// Writes the first line of a file.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn write_head(out: &mut impl Write) -> io::Result<()> {
-    let head = Head {
-        weir_options_probe: VERSION,
-    };
-    let text = serde_json::to_string(&head).map_err(io::Error::from)?;
-    out.write_all(format!("{text}\n").as_bytes())
+    out.write_all(head_line()?.as_bytes())
 }
 
 /// Writes the line of a pair, in one piece.
@@ -369,6 +377,16 @@ mod tests {
         // A pair that is measured again counts as it was measured last.
         let again = [pair("east"), pair("north"), pair("east")];
         assert_eq!(ResultFile::read(&file(&again)[..]).unwrap().pairs.len(), 2);
+    }
+
+    #[test]
+    fn a_foreign_file_without_the_end_of_a_line_is_no_cut_one() {
+        for foreign in ["n", "notes of mine", "{\"weir_options_probe\":2}", "{\"a\":1}"] {
+            let error = ResultFile::read(foreign.as_bytes()).unwrap_err();
+            assert!(matches!(error, ResultFileError::Head), "{foreign}: {error}");
+        }
+        let head = ResultFile::read(&b"{\"weir_opt"[..]).unwrap();
+        assert_eq!((head.whole, head.is_cut), (0, true));
     }
 
     #[test]
