@@ -211,6 +211,7 @@ mod tests {
             from: from.into(),
             to: to.into(),
             is_v4: true,
+            conditions: None,
             measurements: vec![
                 measurement(None, 2, 0),
                 measurement(Some("ip:rr"), passed, stripped),

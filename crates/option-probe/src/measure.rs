@@ -13,7 +13,7 @@ use crate::{
     agent::now_ns,
     agent_protocol::{HexBytes, MAX_PACKETS},
     probe_packet::{Carrier, Marker, Path, craft},
-    result_file::{Measurement, PairResult},
+    result_file::{Conditions, Measurement, PairResult},
     site::{Site, SiteError},
     verdict::{Tally, compare},
 };
@@ -40,6 +40,14 @@ pub struct ProbePlan {
 }
 
 impl ProbePlan {
+    /// What earlier measurements need to have in common with these to stand for them.
+    pub fn conditions(&self) -> Conditions {
+        Conditions {
+            port: self.port,
+            tries: self.tries,
+        }
+    }
+
     /// All probes of a family, those without options first.
     pub fn probes(&self, is_v4: bool) -> Vec<Probe> {
         let mut probes: Vec<_> = self.carriers.iter().map(|c| (None, *c)).collect();
@@ -164,6 +172,7 @@ pub fn measure(
             from: from.label.clone(),
             to: to.label.clone(),
             is_v4,
+            conditions: Some(plan.conditions()),
             measurements: measurements.collect(),
         },
         sent: packets

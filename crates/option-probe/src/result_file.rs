@@ -67,6 +67,16 @@ pub struct Measurement {
     pub tally: Tally,
 }
 
+/// What measurements have to have in common to be of one result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conditions {
+    /// The destination port of TCP and UDP.
+    pub port: u16,
+    /// Packets of each kind.
+    pub tries: u16,
+}
+
 /// All measurements from one site to another in one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairResult {
@@ -76,6 +86,8 @@ pub struct PairResult {
     pub to: String,
     /// Whether by IPv4; else IPv6.
     pub is_v4: bool,
+    /// How it was measured; `None`: a weir that did not write it yet.
+    pub conditions: Option<Conditions>,
     /// The measurements, each option and carrier once.
     pub measurements: Vec<Measurement>,
 }
@@ -103,6 +115,8 @@ struct PairLine {
     from: String,
     to: String,
     family: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    conditions: Option<Conditions>,
     measurements: Vec<Row>,
 }
 
@@ -181,6 +195,7 @@ impl TryFrom<PairLine> for PairResult {
             from: line.from,
             to: line.to,
             is_v4: line.family == 4,
+            conditions: line.conditions,
             measurements,
         })
     }
@@ -243,24 +258,43 @@ impl ResultFile {
         }
     }
 
-    /// Adds a pair, in place of an earlier result of it.
-    pub fn add(&mut self, pair: PairResult) {
-        let key = |p: &PairResult| (p.from.clone(), p.to.clone(), p.is_v4);
-        let wanted = key(&pair);
-        self.pairs.retain(|there| key(there) != wanted);
+    /// Adds a pair. Of an earlier result of it, under the same conditions, stays what is not
+    /// measured again, unless it means something else beside the packets without options now.
+    pub fn add(&mut self, mut pair: PairResult) {
+        let is_it = |p: &PairResult| p.from == pair.from && p.to == pair.to;
+        let mut all = self.pairs.iter();
+        let before = all.position(|p| is_it(p) && p.is_v4 == pair.is_v4);
+        let before = before.map(|at| self.pairs.remove(at));
+        for old in before.iter().filter(|p| p.conditions == pair.conditions) {
+            for m in &old.measurements {
+                let mut there = pair.measurements.iter();
+                let is_new = |n: &Measurement| n.option == m.option && n.carrier == m.carrier;
+                let verdict = |of: &PairResult| m.tally.verdict(&of.plain(m.carrier));
+                if pair.measurements.len() < MAX_ROWS
+                    && !there.any(is_new)
+                    && (m.option.is_none() || verdict(old) == verdict(&pair))
+                {
+                    pair.measurements.push(m.clone());
+                }
+            }
+        }
         self.pairs.push(pair);
     }
 
-    /// The result of a pair, if it has all of these measurements.
+    /// The result of a pair, if it has all of these measurements under these conditions.
     pub fn find(
         &self,
         from: &str,
         to: &str,
         is_v4: bool,
+        conditions: Conditions,
         wanted: &[(Option<OptionSpec>, Carrier)],
     ) -> Option<&PairResult> {
         let mut pairs = self.pairs.iter();
         let pair = pairs.find(|p| p.from == from && p.to == to && p.is_v4 == is_v4)?;
+        if pair.conditions != Some(conditions) {
+            return None;
+        }
         let has = |(option, carrier): &(Option<OptionSpec>, Carrier)| {
             let mut all = pair.measurements.iter();
             all.any(|m| m.option == *option && m.carrier == *carrier)
@@ -302,6 +336,7 @@ pub fn write_pair(out: &mut impl Write, pair: &PairResult) -> io::Result<()> {
         from: pair.from.clone(),
         to: pair.to.clone(),
         family: if pair.is_v4 { 4 } else { 6 },
+        conditions: pair.conditions,
         measurements: rows.collect(),
     };
     let text = serde_json::to_string(&line).map_err(io::Error::from)?;
@@ -311,6 +346,11 @@ pub fn write_pair(out: &mut impl Write, pair: &PairResult) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CONDITIONS: Conditions = Conditions {
+        port: 443,
+        tries: 3,
+    };
 
     fn pair(to: &str) -> PairResult {
         let measurement = |option: Option<&str>, passed| Measurement {
@@ -326,6 +366,7 @@ mod tests {
             from: "west".into(),
             to: to.into(),
             is_v4: true,
+            conditions: Some(CONDITIONS),
             measurements: vec![
                 measurement(None, 3),
                 measurement(Some("ip:rr"), 0),
@@ -357,10 +398,16 @@ mod tests {
         );
         assert_eq!(pairs[0].verdict(&route, Carrier::Udp), None);
         let wanted = [(Some(route), Carrier::Icmp)];
-        assert!(read.find("west", "east", true, &wanted).is_some());
-        assert!(read.find("west", "east", false, &wanted).is_none());
+        assert!(
+            read.find("west", "east", true, CONDITIONS, &wanted)
+                .is_some()
+        );
+        assert!(
+            read.find("west", "east", false, CONDITIONS, &wanted)
+                .is_none()
+        );
         let more = [(None, Carrier::Udp)];
-        assert!(read.find("west", "east", true, &more).is_none());
+        assert!(read.find("west", "east", true, CONDITIONS, &more).is_none());
     }
 
     #[test]
@@ -381,12 +428,72 @@ mod tests {
 
     #[test]
     fn a_foreign_file_without_the_end_of_a_line_is_no_cut_one() {
-        for foreign in ["n", "notes of mine", "{\"weir_options_probe\":2}", "{\"a\":1}"] {
+        for foreign in [
+            "n",
+            "notes of mine",
+            "{\"weir_options_probe\":2}",
+            "{\"a\":1}",
+        ] {
             let error = ResultFile::read(foreign.as_bytes()).unwrap_err();
             assert!(matches!(error, ResultFileError::Head), "{foreign}: {error}");
         }
         let head = ResultFile::read(&b"{\"weir_opt"[..]).unwrap();
         assert_eq!((head.whole, head.is_cut), (0, true));
+    }
+
+    #[test]
+    fn other_ports_and_tries_are_other_measurements() {
+        let mut file = ResultFile::default();
+        file.add(pair("east"));
+        let wanted = [(Some("ip:rr".parse().unwrap()), Carrier::Icmp)];
+        let found = |file: &ResultFile, port, tries| {
+            let conditions = Conditions { port, tries };
+            file.find("west", "east", true, conditions, &wanted)
+                .is_some()
+        };
+        assert!(found(&file, 443, 3));
+        assert!(!found(&file, 80, 3));
+        assert!(!found(&file, 443, 4));
+        // Of other conditions nothing stays, so that a table is of one measurement.
+        let mut other = pair("east");
+        other.conditions = Some(Conditions { port: 80, tries: 3 });
+        other.measurements.truncate(2);
+        file.add(other.clone());
+        assert_eq!(file.pairs, [other]);
+        // A line of an earlier weir is read, and is measured again.
+        let line = r#"{"from":"west","to":"east","family":4,"measurements":[]}"#;
+        let old = format!("{}{line}\n", head_line().unwrap());
+        let old = ResultFile::read(old.as_bytes()).unwrap();
+        assert_eq!(old.pairs[0].conditions, None);
+        assert!(old.find("west", "east", true, CONDITIONS, &[]).is_none());
+    }
+
+    #[test]
+    fn measurements_of_other_options_stay() {
+        let with = |text: &str, plain, passed| {
+            let mut pair = pair("east");
+            pair.measurements.truncate(2);
+            pair.measurements[0].tally.passed = plain;
+            pair.measurements[1].option = Some(text.parse().unwrap());
+            pair.measurements[1].tally.passed = passed;
+            pair
+        };
+        let verdict = |file: &ResultFile, text: &str| {
+            file.pairs[0].verdict(&text.parse().unwrap(), Carrier::Icmp)
+        };
+        let mut file = ResultFile::default();
+        file.add(with("ip:rr", 3, 0));
+        file.add(with("ip:nop", 3, 3));
+        assert_eq!(file.pairs[0].measurements.len(), 3);
+        assert_eq!(verdict(&file, "ip:rr"), Some(Verdict::Dropped));
+        assert_eq!(verdict(&file, "ip:nop"), Some(Verdict::Pass));
+        // Where there was no path, nothing was dropped, although there is one now.
+        file.add(with("ip:ts", 0, 0));
+        assert_eq!(verdict(&file, "ip:rr"), None);
+        assert_eq!(verdict(&file, "ip:ts"), Some(Verdict::NoPath));
+        file.add(with("ip:rr", 3, 0));
+        assert_eq!(verdict(&file, "ip:ts"), None);
+        assert_eq!(verdict(&file, "ip:nop"), Some(Verdict::Pass));
     }
 
     #[test]

@@ -269,8 +269,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         let [from, to] = [pair.from, pair.to].map(|site| &args.sites[site].label);
         let family = if pair.is_v4 { "IPv4" } else { "IPv6" };
         progress(done, pairs.len(), &format!("{from} to {to}, {family}"));
-        let probes = plan.probes(pair.is_v4);
-        if results.kept.find(from, to, pair.is_v4, &probes).is_some() {
+        let (probes, conditions) = (plan.probes(pair.is_v4), plan.conditions());
+        let kept = &results.kept;
+        if kept
+            .find(from, to, pair.is_v4, conditions, &probes)
+            .is_some()
+        {
             continue;
         }
         match measured(&mut sites, pair, &plan) {
