@@ -265,6 +265,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         sites.push(opened.ok());
     }
     let pairs = pairs(&sites, args.families(), &plan);
+    if pairs.is_empty() {
+        say(
+            "no two of the sites have addresses of the same family, and options for it: nothing is measured",
+        );
+        failed = true;
+    }
     for (done, pair) in pairs.iter().enumerate() {
         let [from, to] = [pair.from, pair.to].map(|site| &args.sites[site].label);
         let family = if pair.is_v4 { "IPv4" } else { "IPv6" };
