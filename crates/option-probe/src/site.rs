@@ -2,12 +2,12 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader},
+    io::{self, BufReader, Write},
     net::IpAddr,
     path::Path,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, Command, Stdio},
     str::FromStr,
-    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     thread,
     time::Duration,
 };
@@ -116,7 +116,7 @@ pub struct Site {
     /// The name in results.
     pub label: String,
     addresses: Vec<IpAddr>,
-    input: ChildStdin,
+    requests: SyncSender<Vec<u8>>,
     answers: Receiver<Result<Response, ProtocolError>>,
     _child: AgentProcess,
 }
@@ -142,11 +142,38 @@ impl Site {
             label: spec.label.clone(),
             why,
         };
-        let mut child = start(&spec.reach, options).map_err(refused)?;
+        let child = start(&spec.reach, options).map_err(refused)?;
+        let mut site = Self::of(label, spec.addresses.clone(), child)?;
+        match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
+            Response::Hello { version, addresses } if version == VERSION => {
+                if site.addresses.is_empty() {
+                    site.addresses = addresses.into_iter().take(MAX_ADDRESSES).collect();
+                }
+            }
+            other => return Err(site.unexpected(&other)),
+        }
+        if site.addresses.is_empty() {
+            return Err(refused("it has no address: give it one behind /".into()));
+        }
+        Ok(site)
+    }
+
+    /// A site whose agent was started. What it is asked is written by a thread, and its answers
+    /// are read by another: an agent that hangs, and reads nothing, holds nobody up.
+    fn of(
+        label: String,
+        addresses: Vec<IpAddr>,
+        mut child: AgentProcess,
+    ) -> Result<Self, SiteError> {
+        let refused = |why: String| SiteError {
+            label: label.clone(),
+            why,
+        };
         let pipes = (child.0.stdin.take(), child.0.stdout.take());
-        let (Some(input), Some(output)) = pipes else {
+        let (Some(mut input), Some(output)) = pipes else {
             return Err(refused("its agent has no pipes".into()));
         };
+        let no_thread = |error| refused(format!("cannot start a thread: {error}"));
         // One answer at a time: an agent that says more waits.
         let (send, answers) = sync_channel(1);
         thread::Builder::new()
@@ -161,26 +188,26 @@ impl Site {
                     }
                 }
             })
-            .map_err(|error| refused(format!("cannot start a thread: {error}")))?;
-        let mut site = Self {
+            .map_err(no_thread)?;
+        let (requests, to_write) = sync_channel::<Vec<u8>>(1);
+        thread::Builder::new()
+            .name("weir-site-ask".into())
+            .spawn(move || {
+                // An agent that has ended is noticed by its answers.
+                for request in to_write {
+                    if input.write_all(&request).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(no_thread)?;
+        Ok(Self {
             label,
-            addresses: spec.addresses.clone(),
-            input,
+            addresses,
+            requests,
             answers,
             _child: child,
-        };
-        match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
-            Response::Hello { version, addresses } if version == VERSION => {
-                if site.addresses.is_empty() {
-                    site.addresses = addresses.into_iter().take(MAX_ADDRESSES).collect();
-                }
-            }
-            other => return Err(site.unexpected(&other)),
-        }
-        if site.addresses.is_empty() {
-            return Err(refused("it has no address: give it one behind /".into()));
-        }
-        Ok(site)
+        })
     }
 
     /// The address of a family by which others reach it.
@@ -206,15 +233,24 @@ impl Site {
 
     /// Asks the agent, which may take so much longer.
     fn ask(&mut self, request: &Request, longer: Duration) -> Result<Response, SiteError> {
-        let said = write_message(&mut self.input, request);
-        match self.answers.recv_timeout(ANSWER + longer) {
+        self.ask_for(request, ANSWER + longer)
+    }
+
+    /// Asks the agent, which may take so long, to read as well as to answer.
+    fn ask_for(&mut self, request: &Request, most: Duration) -> Result<Response, SiteError> {
+        let mut bytes = Vec::new();
+        write_message(&mut bytes, request)
+            .map_err(|error| self.error(format!("a request: {error}")))?;
+        match self.requests.try_send(bytes) {
+            // That it has ended is its last answer.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+            Err(TrySendError::Full(_)) => return Err(self.error("its agent reads no requests")),
+        }
+        match self.answers.recv_timeout(most) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.error(format!("its agent: {error}"))),
             Err(RecvTimeoutError::Timeout) => Err(self.error("its agent does not answer")),
-            Err(RecvTimeoutError::Disconnected) => {
-                let why = said.err().map_or("it has ended".into(), |e| e.to_string());
-                Err(self.error(format!("its agent: {why}")))
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.error("its agent: it has ended")),
         }
     }
 
@@ -337,5 +373,24 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_site_that_reads_nothing_holds_nobody_up() {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = AgentProcess(command.spawn().unwrap());
+        let mut site = Site::of("west".into(), Vec::new(), child).unwrap();
+        // More than a pipe holds.
+        let packets = vec![HexBytes(vec![0x45; 600]); 4096];
+        let request = Request::Send { packets, gap_us: 0 };
+        let mut error = || {
+            let asked = site.ask_for(&request, Duration::from_millis(20));
+            asked.unwrap_err().to_string()
+        };
+        assert_eq!(error(), "site west: its agent does not answer");
+        error();
+        assert_eq!(error(), "site west: its agent reads no requests");
     }
 }
