@@ -120,9 +120,9 @@ impl Marker {
 /// The ends of a path, of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// The address of the sender.
+    /// The address of the sender, as its host has it.
     pub source: IpAddr,
-    /// The address of the receiver.
+    /// The address by which the receiver is reached.
     pub dest: IpAddr,
     /// The destination port of TCP and UDP.
     pub port: u16,

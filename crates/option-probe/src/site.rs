@@ -115,7 +115,10 @@ pub struct SiteError {
 pub struct Site {
     /// The name in results.
     pub label: String,
+    /// By which others reach it.
     addresses: Vec<IpAddr>,
+    /// Those that its host has itself: behind a NAT, others.
+    own: Vec<IpAddr>,
     requests: SyncSender<Vec<u8>>,
     answers: Receiver<Result<Response, ProtocolError>>,
     _child: AgentProcess,
@@ -146,8 +149,9 @@ impl Site {
         let mut site = Self::of(label, spec.addresses.clone(), child)?;
         match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
             Response::Hello { version, addresses } if version == VERSION => {
+                site.own = addresses.into_iter().take(MAX_ADDRESSES).collect();
                 if site.addresses.is_empty() {
-                    site.addresses = addresses.into_iter().take(MAX_ADDRESSES).collect();
+                    site.addresses = site.own.clone();
                 }
             }
             other => return Err(site.unexpected(&other)),
@@ -204,6 +208,7 @@ impl Site {
         Ok(Self {
             label,
             addresses,
+            own: Vec::new(),
             requests,
             answers,
             _child: child,
@@ -214,6 +219,13 @@ impl Site {
     pub fn address(&self, is_v4: bool) -> Option<IpAddr> {
         let mut all = self.addresses.iter().copied();
         all.find(|address| address.is_ipv4() == is_v4)
+    }
+
+    /// The address of a family from which it sends: that by which others reach it, if its host
+    /// has it; else one that its host has. Behind a NAT, packets from the outer address would
+    /// be spoofed ones.
+    pub fn source(&self, is_v4: bool) -> Option<IpAddr> {
+        source(&self.addresses, &self.own, is_v4)
     }
 
     fn error(&self, why: impl Into<String>) -> SiteError {
@@ -300,6 +312,13 @@ impl Site {
             other => Err(self.unexpected(&other)),
         }
     }
+}
+
+fn source(reached_by: &[IpAddr], own: &[IpAddr], is_v4: bool) -> Option<IpAddr> {
+    let mut reached_by = reached_by.iter().filter(|a| a.is_ipv4() == is_v4);
+    let both = reached_by.find(|address| own.contains(address));
+    let mut own = own.iter().filter(|a| a.is_ipv4() == is_v4);
+    both.or_else(|| own.next()).copied()
 }
 
 /// Starts a program in a network namespace, by a thread that has entered it.
@@ -392,5 +411,23 @@ mod tests {
         assert_eq!(error(), "site west: its agent does not answer");
         error();
         assert_eq!(error(), "site west: its agent reads no requests");
+    }
+
+    #[test]
+    fn packets_leave_from_an_address_of_the_host() {
+        let read = |list: &[&str]| -> Vec<IpAddr> {
+            list.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let own = read(&["10.0.0.5", "192.0.2.7", "2001:db8::7"]);
+        for (reached_by, is_v4, wanted) in [
+            (&["198.51.100.1"][..], true, "10.0.0.5"),
+            (&["192.0.2.7"], true, "192.0.2.7"),
+            (&["198.51.100.1", "192.0.2.7"], true, "192.0.2.7"),
+            (&["198.51.100.1"], false, "2001:db8::7"),
+        ] {
+            let source = source(&read(reached_by), &own, is_v4).unwrap();
+            assert_eq!(source.to_string(), wanted, "{reached_by:?}");
+        }
+        assert_eq!(source(&read(&["2001:db8::9"]), &own[..2], false), None);
     }
 }

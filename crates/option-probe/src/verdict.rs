@@ -289,6 +289,20 @@ mod tests {
     }
 
     #[test]
+    fn a_nat_that_writes_other_addresses_changes_no_option() {
+        for (option, carrier, is_v4) in all_probes() {
+            let mut outer = path(is_v4);
+            // What the receiver sees: both ends have other addresses.
+            std::mem::swap(&mut outer.source, &mut outer.dest);
+            let sent = craft(&path(is_v4), carrier, Some(&option), MARKER).unwrap();
+            let arrived = craft(&outer, carrier, Some(&option), MARKER).unwrap();
+            assert_ne!(sent, arrived);
+            assert_eq!(Marker::find(&arrived, MARKER.run), Some(MARKER));
+            assert_eq!(compare(&option, &sent, &arrived), Change::Passed);
+        }
+    }
+
+    #[test]
     fn padding_in_place_of_an_option_strips_it_and_other_data_alter_it() {
         let option: OptionSpec = "ip:94=00112233".parse().unwrap();
         let sent = craft(&path(true), Carrier::Udp, Some(&option), MARKER).unwrap();

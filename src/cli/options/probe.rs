@@ -264,7 +264,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         }
         sites.push(opened.ok());
     }
-    let pairs = pairs(&sites, args.families(), &plan);
+    let families = args.families();
+    for (site, is_v4) in sites
+        .iter()
+        .flatten()
+        .flat_map(|s| families.iter().map(move |f| (s, *f)))
+    {
+        if site.address(is_v4).is_some() && site.source(is_v4).is_none() {
+            say(&format!(
+                "site {}: its host has no {} address of its own: it sends nothing so",
+                site.label,
+                if is_v4 { "IPv4" } else { "IPv6" }
+            ));
+        }
+    }
+    let pairs = pairs(&sites, families, &plan);
     if pairs.is_empty() {
         say(
             "no two of the sites have addresses of the same family, and options for it: nothing is measured",
@@ -311,17 +325,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     })
 }
 
-/// All ordered pairs that have addresses of a family in common.
+/// All ordered pairs that have addresses of a family in common, of whose sender's host as well.
 fn pairs(sites: &[Option<Site>], families: &[bool], plan: &ProbePlan) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for is_v4 in families.iter().copied() {
         if plan.probes(is_v4).is_empty() {
             continue;
         }
+        let sends = |site: &Option<Site>| site.as_ref().is_some_and(|s| s.source(is_v4).is_some());
         let has = |site: &Option<Site>| site.as_ref().is_some_and(|s| s.address(is_v4).is_some());
         for (from, sender) in sites.iter().enumerate() {
             for (to, receiver) in sites.iter().enumerate() {
-                if from != to && has(sender) && has(receiver) {
+                if from != to && sends(sender) && has(sender) && has(receiver) {
                     pairs.push(Pair { from, to, is_v4 });
                 }
             }
@@ -342,7 +357,7 @@ fn measured(
     let (Some(sender), Some(receiver)) = (from.as_mut(), to.as_mut()) else {
         return Ok(None);
     };
-    let ends = (sender.address(pair.is_v4), receiver.address(pair.is_v4));
+    let ends = (sender.source(pair.is_v4), receiver.address(pair.is_v4));
     let (Some(source), Some(dest)) = ends else {
         return Ok(None);
     };
