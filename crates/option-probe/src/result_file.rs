@@ -86,7 +86,7 @@ pub struct PairResult {
     pub to: String,
     /// Whether by IPv4; else IPv6.
     pub is_v4: bool,
-    /// How it was measured; `None`: a weir that did not write it yet.
+    /// The conditions of the measurements; `None`: a weir that did not write it yet.
     pub conditions: Option<Conditions>,
     /// The measurements, each option and carrier once.
     pub measurements: Vec<Measurement>,

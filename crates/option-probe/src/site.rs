@@ -117,7 +117,7 @@ pub struct Site {
     pub label: String,
     /// By which others reach it.
     addresses: Vec<IpAddr>,
-    /// Those that its host has itself: behind a NAT, others.
+    /// Addresses that its host has itself: behind a NAT, others.
     own: Vec<IpAddr>,
     requests: SyncSender<Vec<u8>>,
     answers: Receiver<Result<Response, ProtocolError>>,
