@@ -212,7 +212,8 @@ impl Expiries {
     /// Is a ban of this name in force that has an end? Then another one only prolongs it.
     pub fn is_in_force(&self, entry: &Entry, now: BootNanos) -> bool {
         let end = self.lock().end_of(entry.subject, &entry.policy);
-        end.is_some_and(|end| end > tenths(now))
+        // The kernel's end, without what is waited before it is told.
+        end.is_some_and(|end| end.saturating_sub(GRACE + 1) > tenths(now))
     }
 
     /// Bans that were lifted or evicted: told already.
