@@ -233,7 +233,7 @@ except TimeoutError: sys.exit(2)
         std::fs::write(&file, &body).unwrap();
         let file = file.to_str().unwrap();
         let digest = self.west.run("sha256sum", &[file]).unwrap().stdout;
-        let limit = ["-sS", "--max-time", "20"];
+        let limit = ["-sS", "--max-time", "60"];
         let get = [&limit[..], &[&at]].concat();
         let put = [&limit[..], &["-T", file, &at]].concat();
         let down = self.west.output("curl", &get).unwrap();
