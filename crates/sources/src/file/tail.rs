@@ -130,11 +130,12 @@ impl Tail {
         }
     }
 
-    /// Goes to so many bytes before the end, and behind the line that is cut there.
+    /// Goes to so many bytes before the end, or a few more, and behind the line that is cut
+    /// there. From a character earlier: a line that begins there is whole.
     pub fn seek_tail(&mut self, bytes: u64) -> io::Result<()> {
         let size = self.metadata()?.len();
         // A character of UTF-16 is not cut.
-        let from = size.saturating_sub(bytes) & !1;
+        let from = (size.saturating_sub(bytes) & !1).saturating_sub(2);
         if from > 0 {
             self.seek(from)?;
             self.discard = true;

@@ -133,7 +133,8 @@ fn the_end_of_a_log_is_read_back_in_whole_lines() {
     append(&log, "one\ntwo\nthree\n");
     for (bytes, expected) in [
         (0, &[][..]),
-        (5, &[]),
+        (4, &[]),
+        (6, &["three"]),
         (8, &["three"]),
         (100, &["one", "two", "three"]),
     ] {
