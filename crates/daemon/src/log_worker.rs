@@ -282,7 +282,12 @@ impl Workers {
         daemon.log_status.set_sources(&workers);
         for (group, jails) in groups {
             let (key, title, names) = (group.key(), group.title(), group.names());
-            let back = read_back(&jails);
+            // At a start only: a jail that a reload brings back would count anew what it
+            // has counted, and ban anew whom somebody let go.
+            let back = match held {
+                Age::Backlog => read_back(&jails),
+                _ => None,
+            };
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
             let jails: Arc<[Running]> = jails.into();
             let parts = group.parts(instance, back).into_iter().zip(names);
