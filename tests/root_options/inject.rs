@@ -146,7 +146,7 @@ fn root_datagrams_carry_options_behind_them() {
                     "{packet:?}"
                 );
                 let even = &packet.surplus[is_odd..];
-                let sum = weir_options::internet_checksum(&[even, &(length as u16).to_be_bytes()]);
+                let sum = weir_core::checksum::checksum(&[even, &(length as u16).to_be_bytes()]);
                 assert_eq!(sum, 0, "{packet:?}");
             }
         }

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use weir_core::checksum::checksum;
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
-use weir_options::internet_checksum;
 
 use super::common::{Answer, WEIR, skipped, soon};
 
@@ -342,7 +342,7 @@ impl Arrived {
                 ip_options = packet[20..header].to_vec();
                 protocol = packet[9];
                 rest = &packet[header..length];
-                is_right = internet_checksum(&[&packet[..header]]) == 0;
+                is_right = checksum(&[&packet[..header]]) == 0;
             }
             [0x86, 0xdd] => {
                 let length = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
@@ -399,7 +399,7 @@ impl Arrived {
             is_syn,
             payload,
             surplus: rest[covered..].to_vec(),
-            has_right_checksums: is_right && internet_checksum(&[&pseudo, &rest[..covered]]) == 0,
+            has_right_checksums: is_right && checksum(&[&pseudo, &rest[..covered]]) == 0,
         })
     }
 }

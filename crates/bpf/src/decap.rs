@@ -22,6 +22,7 @@ use crate::{
     error::{Context, Error, Result},
     object, pins,
     skeleton::decap::DecapSkelBuilder,
+    small_maps::sum_of,
 };
 
 /// Below which each attachment has a directory.
@@ -142,13 +143,7 @@ impl Decap {
 }
 
 fn counts_of(counters: &MapHandle) -> Result<DecapCounts> {
-    let read = |number: u32| -> Result<u64> {
-        let cpus = counters
-            .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
-            .context(|| "read the counters of what came in tunnels".into())?;
-        let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
-        Ok(cpus.into_iter().flatten().map(of_cpu).sum())
-    };
+    let read = |number| sum_of(counters, number, "what came in tunnels");
     Ok(DecapCounts {
         taken: read(abi::DECAP_TAKEN)?,
         stranger: read(abi::DECAP_STRANGER)?,

@@ -9,7 +9,7 @@ mod programs;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
-pub use programs::{CgroupAt, Loaded, detach, is_attached, missing, missing_to_cut};
+pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
 
 use std::{
     collections::BTreeSet,
@@ -28,6 +28,7 @@ use crate::{
         ident_control, ident_executable, ident_file, ident_hits, ident_key, ident_known,
         ident_network, ident_policy, ident_program, ident_question, ident_rule,
     },
+    small_maps::sum_of,
 };
 
 /// Rules of one configuration.
@@ -557,7 +558,7 @@ impl Identity {
     /// that the calling thread is in: its program gets `ECONNABORTED`, the peer a reset. TCP
     /// that has been established, and UDP sockets that are connected. What nobody has judged
     /// since the rules were put into force is judged here. Nothing is ended where
-    /// [`missing_to_cut`] names something, or the policy only observes.
+    /// [`Self::can_cut`] is false, or the policy only observes.
     ///
     /// # Errors
     /// The kernel refuses to go through the sockets.
@@ -566,16 +567,14 @@ impl Identity {
         programs.try_for_each(|program| programs::run_iterator(program.as_fd()))
     }
 
+    /// Whether this kernel can end connections: it has `bpf_sock_destroy` (Linux 6.5).
+    pub fn can_cut(&self) -> bool {
+        !self.cut.is_empty()
+    }
+
     /// Reads the counters, summed over the processors.
     pub fn counts(&self) -> Result<IdentityCounts> {
-        let read = |number: u32| -> Result<u64> {
-            let cpus = self
-                .counters
-                .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY);
-            let cpus = cpus.context(|| "read the counters of programs".into())?;
-            let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
-            Ok(cpus.into_iter().flatten().map(of_cpu).sum())
-        };
+        let read = |number| sum_of(&self.counters, number, "programs");
         Ok(IdentityCounts {
             walks: read(abi::IDENT_C_WALKS)?,
             busy: read(abi::IDENT_C_BUSY)?,

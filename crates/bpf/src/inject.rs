@@ -18,6 +18,7 @@ use crate::{
     balance::mapped,
     error::{Context, Error, Result},
     skeleton::inject::InjectSkelBuilder,
+    small_maps::sum_of,
 };
 
 /// Destination networks that may be named at most.
@@ -182,14 +183,7 @@ impl Injector {
     /// # Errors
     /// The kernel does not say.
     pub fn counts(&self) -> Result<InjectCounts> {
-        let read = |number: u32| -> Result<u64> {
-            let cpus = self
-                .counters
-                .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
-                .context(|| "read the counters of packets with options".into())?;
-            let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
-            Ok(cpus.into_iter().flatten().map(of_cpu).sum())
-        };
+        let read = |number| sum_of(&self.counters, number, "packets with options");
         Ok(InjectCounts {
             changed: read(abi::INJECT_CHANGED)?,
             too_big: read(abi::INJECT_TOO_BIG)?,

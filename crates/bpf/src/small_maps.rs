@@ -91,6 +91,16 @@ pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, PortSet, Action, Strin
     Ok(policies)
 }
 
+/// A number of a per-CPU array of 64-bit counters, summed over all CPUs. `of`: what is
+/// counted there, for an error.
+pub(crate) fn sum_of(map: &MapHandle, number: u32, of: &str) -> Result<u64> {
+    let cpus = map
+        .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
+        .context(|| format!("read the counters of {of}"))?;
+    let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
+    Ok(cpus.into_iter().flatten().map(of_cpu).sum())
+}
+
 /// Packets and bytes by reason number, over all CPUs.
 pub fn read_counters(map: &MapHandle) -> Result<Vec<(u64, u64)>> {
     (0..R_MAX)

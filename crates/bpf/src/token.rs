@@ -24,6 +24,7 @@ use crate::{
         token_claim, token_claimed, token_control, token_key, token_met, token_network,
         token_requirement, token_signer,
     },
+    small_maps::sum_of,
 };
 
 /// Requirements of one configuration.
@@ -154,13 +155,6 @@ fn value_of<T: Copy>(bytes: &[u8]) -> Option<T> {
     // of bits is a value.
     (bytes.len() == size_of::<T>())
         .then(|| unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
-}
-
-fn sum_of(map: &MapHandle, number: u32) -> Result<u64> {
-    let cpus = map.lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY);
-    let cpus = cpus.context(|| "read the counters of tokens".into())?;
-    let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
-    Ok(cpus.into_iter().flatten().map(of_cpu).sum())
 }
 
 /// Keys of a hash table of the kernel's for which `is_stale` holds go.
@@ -378,10 +372,10 @@ impl Tokens {
     /// What the side that signs has counted.
     pub fn signings(&self) -> Result<SigningCounts> {
         Ok(SigningCounts {
-            signed: sum_of(&self.signings, abi::TOKEN_SIGNED)?,
-            without_signer: sum_of(&self.signings, abi::TOKEN_NO_SIGNER)?,
-            without_room: sum_of(&self.signings, abi::TOKEN_NO_ROOM)?,
-            changed: sum_of(&self.signings, abi::TOKEN_CHANGED)?,
+            signed: sum_of(&self.signings, abi::TOKEN_SIGNED, "tokens")?,
+            without_signer: sum_of(&self.signings, abi::TOKEN_NO_SIGNER, "tokens")?,
+            without_room: sum_of(&self.signings, abi::TOKEN_NO_ROOM, "tokens")?,
+            changed: sum_of(&self.signings, abi::TOKEN_CHANGED, "tokens")?,
         })
     }
 
@@ -395,7 +389,7 @@ impl Tokens {
             };
         let mut counts = OutcomeCounts::default();
         for (outcome, count) in (0..).zip(&mut counts) {
-            *count = sum_of(&self.outcomes, slot * OUTCOMES + outcome)?;
+            *count = sum_of(&self.outcomes, slot * OUTCOMES + outcome, "tokens")?;
         }
         Ok(counts)
     }

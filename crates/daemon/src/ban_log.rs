@@ -65,14 +65,12 @@ impl BanLog {
 
     /// Whether some jail counts bans.
     pub fn is_kept(&self) -> bool {
-        self.file().is_some()
+        let file = self.file.lock().expect("no holder of this lock panics");
+        file.is_some()
     }
 
-    /// Notes those bans that a jail has made, if some jail counts them.
+    /// Notes those bans that a jail has made; for while [`Self::is_kept`].
     pub fn note<'a>(&self, bans: impl Iterator<Item = &'a Ban>) {
-        if self.file().is_none() {
-            return;
-        }
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
         for ban in bans {
             let BanSource::Jail(jail) = &ban.producer else {

@@ -25,19 +25,13 @@ pub(crate) const KEYS: [&str; 7] = [
     "journalmatch",
 ];
 
+/// What Fail2ban itself asks of a filter besides, by parameters.
+const MORE_PARAMETERS: [&str; 3] = ["logencoding", "logtype", "backend"];
+
 /// What Fail2ban itself asks of a filter, by keys or parameters.
-pub(crate) const PARAMETERS: [&str; 10] = [
-    "usedns",
-    "prefregex",
-    "ignoreregex",
-    "failregex",
-    "maxlines",
-    "datepattern",
-    "journalmatch",
-    "logencoding",
-    "logtype",
-    "backend",
-];
+pub(crate) fn parameters() -> Vec<&'static str> {
+    KEYS.into_iter().chain(MORE_PARAMETERS).collect()
+}
 
 /// Lines that a pattern may span at most.
 const MAX_LINES: usize = 1000;

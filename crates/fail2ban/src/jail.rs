@@ -415,21 +415,21 @@ impl Reader<'_> {
                 }
             }
         }
+        let parameters = filter_files::parameters();
         for (key, value) in &named.options {
             // All jails hand on the one of [DEFAULT], whatever filter they have.
             let says = |key: &str| own.contains_key(key);
             if key == "mode" && !says("mode") && !says("filter") {
                 continue;
             }
-            let parameters = &filter_files::PARAMETERS;
-            if let Some(message) = unknown_names::parameter(filter, asked, parameters, key) {
+            if let Some(message) = unknown_names::parameter(filter, asked, &parameters, key) {
                 let place = self.place_of(name, key, value);
                 let origin = place.unwrap_or_else(|| filter_text.origin());
                 let message = format!("filter {}: {message}", named.name);
                 all.push(Error::new(origin, ErrorKind::Value, message));
             }
         }
-        let keys = unknown_names::keys(filter, asked, &filter_files::PARAMETERS);
+        let keys = unknown_names::keys(filter, asked, &parameters);
         let of_filter = |message| format!("filter {}: {message}", named.name);
         all.extend(
             keys.into_iter()

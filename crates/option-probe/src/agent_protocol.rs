@@ -114,23 +114,11 @@ pub struct Captured {
 #[serde(try_from = "String", into = "String")]
 pub struct HexBytes(pub Vec<u8>);
 
-/// Bytes of pairs of hexadecimal digits.
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks(2);
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    pairs
-        .map(|pair| match pair {
-            [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
-            _ => None,
-        })
-        .collect()
-}
-
 impl TryFrom<String> for HexBytes {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bytes = from_hex(&text).ok_or("not pairs of hexadecimal digits")?;
+        let bytes = weir_options::from_hex(&text).ok_or("not pairs of hexadecimal digits")?;
         match bytes.len() {
             1..=MAX_CAPTURED => Ok(Self(bytes)),
             length => Err(format!(

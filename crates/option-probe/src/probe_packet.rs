@@ -3,7 +3,8 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use weir_options::{Layer, OptionSpec, SectionError, Sections, internet_checksum};
+use weir_core::checksum::checksum;
+use weir_options::{Layer, OptionSpec, SectionError, Sections};
 
 use crate::packet::{PacketParts, word};
 
@@ -180,8 +181,8 @@ pub fn craft(
         &[0, 0, 0, protocol],
     ]
     .concat();
-    let sum = match (protocol, internet_checksum(&[&pseudo, &transport])) {
-        (1, _) => internet_checksum(&[&transport]),
+    let sum = match (protocol, checksum(&[&pseudo, &transport])) {
+        (1, _) => checksum(&[&transport]),
         (17, 0) => 0xffff,
         (_, sum) => sum,
     };
@@ -196,7 +197,7 @@ pub fn craft(
         packet.extend(marker.index.to_be_bytes());
         packet.extend([0, 0, TTL, protocol, 0, 0]);
         packet.extend([&source[..], &dest, &sections.ip].concat());
-        let sum = internet_checksum(&[&packet]);
+        let sum = checksum(&[&packet]);
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet.extend(transport);
         return Ok(packet);

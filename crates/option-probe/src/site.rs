@@ -111,6 +111,13 @@ pub struct SiteError {
     why: String,
 }
 
+impl SiteError {
+    /// The name of the site in results.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
 /// A site with its agent; the agent ends with it.
 pub struct Site {
     /// The name in results.

@@ -6,14 +6,12 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-mod checksum;
 pub mod codepoint;
 mod option_spec;
 mod section;
 
-pub use checksum::internet_checksum;
 pub use codepoint::{CODEPOINTS, Codepoint, Layer};
-pub use option_spec::{OptionSpec, SpecError};
+pub use option_spec::{OptionSpec, SpecError, from_hex};
 pub use section::{
     ExtensionChain, MAX_EXTENSION_BYTES, MAX_HEADER_OPTIONS, MAX_SURPLUS, SectionError, Sections,
     extension_chain, header_options, surplus_area,

@@ -79,8 +79,8 @@ fn number(text: &str) -> Option<u8> {
     }
 }
 
-/// Bytes of pairs of hexadecimal digits.
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of pairs of hexadecimal digits; `None`: the text has others, or an odd one.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<_>> = text.chars().map(|c| c.to_digit(16)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
     let pairs = digits.chunks(2);

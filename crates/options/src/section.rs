@@ -1,7 +1,9 @@
 //! The bytes that options make in a packet: in the headers of IPv4 and TCP, behind a UDP
 //! datagram, and as IPv6 extension headers.
 
-use crate::{checksum::internet_checksum, codepoint::Layer, option_spec::OptionSpec};
+use weir_core::checksum::checksum;
+
+use crate::{codepoint::Layer, option_spec::OptionSpec};
 
 /// Bytes of options that go into a header of IPv4 or TCP.
 pub const MAX_HEADER_OPTIONS: usize = 40;
@@ -92,7 +94,7 @@ pub fn surplus_area(options: &[&OptionSpec], is_odd: bool) -> Result<Vec<u8>, Se
     let length = (area.len() as u16).to_be_bytes();
     // Its first byte is the lower half of a word where the datagram's length is odd.
     let even = &area[at..];
-    let sum = match internet_checksum(&[even, &length]) {
+    let sum = match checksum(&[even, &length]) {
         // Zero says that there is no checksum.
         0 => 0xffff,
         sum => sum,
@@ -324,7 +326,7 @@ mod tests {
             let option = OptionSpec { layer: Layer::Udp, number: kind, data };
             let area = surplus_area(&[&option], is_odd).unwrap();
             let length = (area.len() as u16).to_be_bytes();
-            prop_assert_eq!(internet_checksum(&[&area[usize::from(is_odd)..], &length]), 0);
+            prop_assert_eq!(checksum(&[&area[usize::from(is_odd)..], &length]), 0);
         }
 
         #[test]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use weir_daemon::escape;
 use weir_option_probe::{
     matrix::Matrix,
-    measure::{MeasuredPair, ProbePlan, measure},
+    measure::{MeasuredPair, ProbeError, ProbePlan, measure},
     pcap,
     probe_packet::{self, Carrier},
     result_file::{self, PairResult, ResultFile},
@@ -369,11 +369,9 @@ fn measured(
     match measure(sender, receiver, &path, plan) {
         Ok(measured) => Ok(Some(measured)),
         Err(error) => {
-            let said = error.to_string();
-            for site in [from, to] {
-                let is_it = |s: &Site| said.starts_with(&format!("site {}: ", s.label));
-                if site.as_ref().is_some_and(is_it) {
-                    *site = None;
+            if let ProbeError::Site(failed) = &error {
+                for site in [from, to] {
+                    site.take_if(|site| site.label == failed.label());
                 }
             }
             Err(error.into())

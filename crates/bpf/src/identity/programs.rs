@@ -43,11 +43,6 @@ pub fn missing() -> Vec<&'static str> {
     missing_of(&NEEDED)
 }
 
-/// What this kernel lacks to end connections that are no longer allowed; `None`: nothing.
-pub fn missing_to_cut() -> Option<&'static str> {
-    missing_of(&[ENDS]).pop()
-}
-
 fn missing_of(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
     // SAFETY: takes nothing; null or a pointer that is freed below.
     let btf = unsafe { sys::btf__load_vmlinux_btf() };
@@ -216,7 +211,7 @@ impl Identity {
                 map.reuse_fd(pinned.as_fd()).context(what)?;
             }
         }
-        let can_cut = missing_to_cut().is_none();
+        let can_cut = missing_of(&[ENDS]).is_empty();
         open.progs.weir_app_cut_tcp.set_autoload(can_cut);
         open.progs.weir_app_cut_udp.set_autoload(can_cut);
         let skel = open.load().context(what)?;

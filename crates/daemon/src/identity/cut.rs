@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use weir_bpf::identity::{Identity, missing_to_cut};
+use weir_bpf::identity::Identity;
 
 use crate::instance::may_enter_namespaces;
 
@@ -37,8 +37,8 @@ impl Cuts {
     }
 
     /// What is not ended here, in the words of `weir status`.
-    pub(super) fn misses(&self) -> Option<&'static str> {
-        if missing_to_cut().is_some() {
+    pub(super) fn misses(identity: &Identity) -> Option<&'static str> {
+        if !identity.can_cut() {
             return Some(KERNEL);
         }
         (!may_enter_namespaces()).then_some(OTHERS)

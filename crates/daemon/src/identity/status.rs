@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, LearningStatus, Replaced};
+use super::{Apps, LearningStatus, Replaced, cut::Cuts};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -133,7 +133,11 @@ impl Apps {
         let counts = state.identity.counts()?;
         Ok(Some(AppStatus {
             level: "strict",
-            misses: MISSES.iter().copied().chain(state.cuts.misses()).collect(),
+            misses: MISSES
+                .iter()
+                .copied()
+                .chain(Cuts::misses(&state.identity))
+                .collect(),
             cgroup: state.cgroup.path().to_owned(),
             observe: state.observe,
             default: policy.default.name(),

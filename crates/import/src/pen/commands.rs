@@ -76,6 +76,12 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Why limits of connections have no place in direct server return.
+const HOLDS_NONE: &str = "not carried over: weir hands packets on and holds no connection, so there is nothing to limit, to open or to close";
+/// Why the source of packets is not to be set there.
+const OWN_ADDRESS: &str =
+    "nothing to do: the servers see each client's own address and answer it themselves";
+
 /// Likewise, where it matters what Pen is.
 const INSTEAD_BY_KIND: &[(&[&str], ByKind)] = &[
     (
@@ -90,14 +96,14 @@ const INSTEAD_BY_KIND: &[(&[&str], ByKind)] = &[
             "keepalive",
         ],
         ByKind {
-            dsr: "not carried over: weir hands packets on and holds no connection, so there is nothing to limit, to open or to close",
+            dsr: HOLDS_NONE,
             proxy: "not carried over: connections are accepted as they come, none is opened beforehand, and none is held back",
         },
     ),
     (
         &["source", "transparent"],
         ByKind {
-            dsr: "nothing to do: the servers see each client's own address and answer it themselves",
+            dsr: OWN_ADDRESS,
             proxy: "not carried over: connections to the servers come from the address of this host's route to them",
         },
     ),
@@ -110,18 +116,10 @@ const INSTEAD_BY_KIND: &[(&[&str], ByKind)] = &[
     ),
 ];
 
-/// `transparent`; `conn_max` and `idle_timeout`: settings of a proxy, of which nothing is
-/// to be said there.
-const SETTINGS_OF_A_PROXY: [ByKind; 2] = [
-    ByKind {
-        dsr: INSTEAD_BY_KIND[1].1.dsr,
-        proxy: "",
-    },
-    ByKind {
-        dsr: INSTEAD_BY_KIND[0].1.dsr,
-        proxy: "",
-    },
-];
+/// A setting of a proxy, of which nothing is to be said there.
+const fn proxy_setting(dsr: &'static str) -> ByKind {
+    ByKind { dsr, proxy: "" }
+}
 
 impl Pen {
     /// Carries out one command; `words` is not empty.
@@ -155,7 +153,7 @@ impl Pen {
             ["weight"] => self.is_weighted = true,
             ["transparent"] => {
                 self.is_transparent = true;
-                self.remark_by_kind(place, SETTINGS_OF_A_PROXY[0]);
+                self.remark_by_kind(place, proxy_setting(OWN_ADDRESS));
             }
             ["acl", number, rest @ ..] => self.acl_entry(place, number, rest),
             [name @ ("client_acl" | "tarpit_acl"), rest @ ..] => {
@@ -219,7 +217,7 @@ impl Pen {
         };
         *setting = Some(number);
         if matches!(name, "idle_timeout" | "conn_max") {
-            self.remark_by_kind(place, SETTINGS_OF_A_PROXY[1]);
+            self.remark_by_kind(place, proxy_setting(HOLDS_NONE));
         }
     }
 

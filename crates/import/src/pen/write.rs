@@ -179,7 +179,7 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
     if !whole {
         return;
     }
-    for text in differences(pen, listen, reals) {
+    for text in differences(pen, listen, vip, reals) {
         toml.note(&text);
     }
 }
@@ -314,7 +314,12 @@ fn check(pen: &Pen, listen: &Listen) -> Table {
 }
 
 /// What the pool does otherwise than Pen did.
-fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<String> {
+fn differences(
+    pen: &Pen,
+    listen: &Listen,
+    vip: Option<IpAddr>,
+    reals: &[(IpAddr, &Server)],
+) -> Vec<String> {
     let mut told = Vec::new();
     if listen.port == 0 {
         told.push(format!("asked: {}: port 0 is every port. Name in `ports` those that the servers serve; these are a guess.", listen.place));
@@ -343,12 +348,7 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
     }.to_owned());
     if pen.is_proxy() {
         told.push("changed: the virtual address has to be on this host, as for Pen; a client's connection that is denied or that nobody serves is reset.".to_owned());
-        if pen.is_transparent
-            && is_one_family(
-                pen.listen.as_ref().and_then(|listen| unicast(&listen.host)),
-                reals,
-            )
-        {
+        if pen.is_transparent && is_one_family(vip, reals) {
             told.push("asked: does each server's answer come back through this host? `transparent` takes routes that docs/guide/proxy.md shows.".to_owned());
         } else if pen.is_transparent {
             told.push("not carried over: transparent: the virtual address and the servers are of both families, and no server can see a client's address of the other one.".to_owned());
@@ -381,7 +381,6 @@ fn differences(pen: &Pen, listen: &Listen, reals: &[(IpAddr, &Server)]) -> Vec<S
         told.push("asked: what does a server answer? `udp = \"ping\"` only finds out whether nobody is at the port.".to_owned());
     }
     if let Some(server) = &pen.emergency {
-        let vip = unicast(&listen.host);
         told.push(match emergency(pen, vip, reals) {
             Some(_) => "changed: in Pen the emergency server served clients as well that an access list denied; here it serves nobody whom the pool does not.".to_owned(),
             None => format!("asked: {}: the emergency server {:?}: which address is that? weir wants that of one host that is no other server, as `emergency` of the pool.", server.place, server.host),
