@@ -10,13 +10,20 @@
 
 #include "token/maps.h"
 
-/* Those of [app]: this map is another object's. */
+/* Those of [app]: these two maps are another object's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
 	__type(value, struct ident_socket);
 } ident_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, IDENT_SETS);
+	__type(key, struct ident_key);
+	__type(value, struct ident_known);
+} ident_sets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -48,18 +55,37 @@ static __always_inline void count_signing(enum token_signing what)
 		__sync_fetch_and_add(number, 1);
 }
 
+/* The one holder of a socket; 0: it has several, or one that is not known. Of who was not
+ * known when he sent last this asks again: in a SYN that is sent anew there has to be
+ * room before [app] judges it, which is when the socket gets to know. */
+static __always_inline __u32 only_holder(const struct ident_socket *socket)
+{
+	const struct ident_holder *first = &socket->holders[0];
+	struct ident_known *known;
+	int i;
+
+	if (socket->flags & IDENT_S_LOST)
+		return 0;
+	for (i = 1; i < IDENT_HOLDERS; i++)
+		if (socket->holders[i].handle)
+			return 0;
+	if (!(socket->flags & IDENT_S_PENDING))
+		return first->handle;
+	/* He may have been another program before. */
+	if (first->handle && first->space != socket->pending_space)
+		return 0;
+	known = bpf_map_lookup_elem(&ident_sets, &socket->pending);
+	return known ? known->handle : 0;
+}
+
 /* Who signs for a socket with these holders; NULL: nobody. */
 static __always_inline struct token_signer *signer_of(const struct ident_socket *socket)
 {
-	__u32 handle = socket->holders[0].handle, number = handle & 0xffff;
+	__u32 handle = only_holder(socket), number = handle & 0xffff;
 	struct token_signer *signer;
-	int i;
 
-	if (!handle || socket->flags & (IDENT_S_PENDING | IDENT_S_LOST))
+	if (!handle)
 		return NULL;
-	for (i = 1; i < IDENT_HOLDERS; i++)
-		if (socket->holders[i].handle)
-			return NULL;
 	signer = bpf_map_lookup_elem(&token_signers, &number);
 	return signer && signer->handle == handle ? signer : NULL;
 }

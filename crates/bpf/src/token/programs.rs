@@ -121,20 +121,20 @@ impl Tokens {
         let is_pinned_before = |pin: &Path| !is_fresh && pin.exists();
         match identity {
             Some(identity) => {
-                let sockets = MapHandle::from_pinned_path(identity.dir().join("ident_sockets"));
-                let reused = open
-                    .maps
-                    .ident_sockets
-                    .reuse_fd(sockets.context(what)?.as_fd());
-                reused.context(what)?;
+                let maps = &mut open.maps;
+                for map in [&mut maps.ident_sockets, &mut maps.ident_sets] {
+                    let pin = identity.dir().join(map.name());
+                    let pinned = MapHandle::from_pinned_path(&pin).context(what)?;
+                    map.reuse_fd(pinned.as_fd()).context(what)?;
+                }
             }
             None => {
                 open.progs.weir_token_sign.set_autoload(false);
                 open.progs.weir_token_keep.set_autoload(false);
-                open.maps
-                    .ident_sockets
-                    .set_autocreate(false)
-                    .context(what)?;
+                let maps = &mut open.maps;
+                for map in [&mut maps.ident_sockets, &mut maps.ident_sets] {
+                    map.set_autocreate(false).context(what)?;
+                }
             }
         }
         for mut map in open.open_object_mut().maps_mut() {
