@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     process::{Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, channel},
     thread,
     time::Duration,
 };
@@ -74,22 +74,38 @@ for command in 0x17, 0x1f:
     fcntl.ioctl(asked, 0x8946, request + bytes(32))
 ";
 
+/// Sends one frame that is no IP packet: all that came before it are in the capture once it is.
+const MARK: &str = "
+import socket, sys
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+wire.bind((sys.argv[1], 0))
+wire.send(b'\\xff' * 6 + bytes(6) + bytes.fromhex('88b5') + bytes(46))
+";
+/// The type of that frame: for local experiments (IEEE 802).
+const MARK_TYPE: [u8; 2] = [0x88, 0xb5];
+
 /// Frames that came in at an interface, from when it was made.
-pub struct Capture {
+pub struct Capture<'a> {
     frames: Receiver<Vec<u8>>,
+    router: &'a Namespace,
+    /// The router's end of that wire.
+    device: &'static str,
     _child: Child,
 }
 
-impl Capture {
-    /// All frames until for a moment none comes.
+impl Capture<'_> {
+    /// All frames that have come by now, and were not given before.
     pub fn frames(&self) -> Vec<Vec<u8>> {
+        let sent = self.router.run("python3", &["-c", MARK, self.device]);
+        sent.expect("a frame can be sent");
         let mut frames = Vec::new();
         loop {
-            match self.frames.recv_timeout(Duration::from_millis(400)) {
-                Ok(frame) => frames.push(frame),
-                Err(RecvTimeoutError::Timeout) => return frames,
-                Err(RecvTimeoutError::Disconnected) => panic!("the capture has ended"),
+            let frame = self.frames.recv_timeout(Duration::from_secs(60));
+            let frame = frame.expect("the mark arrives in the capture");
+            if frame[12..14] == MARK_TYPE {
+                return frames;
             }
+            frames.push(frame);
         }
     }
 }
@@ -157,7 +173,7 @@ impl Lab {
     }
 
     /// What comes in at the interface of this site from now on.
-    pub fn capture(&self, site: &Namespace) -> Capture {
+    pub fn capture(&self, site: &Namespace) -> Capture<'_> {
         let mut child = python(site, &["-c", CAPTURE, "eth0"]);
         let mut lines = ready(&mut child);
         let (send, frames) = channel();
@@ -170,8 +186,14 @@ impl Lab {
                 line.clear();
             }
         });
+        let device = match site.name() == self.west.name() {
+            true => "west0",
+            false => "east0",
+        };
         Capture {
             frames,
+            router: &self.router,
+            device,
             _child: child,
         }
     }
