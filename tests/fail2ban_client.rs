@@ -213,12 +213,9 @@ fn the_front_end_gives_overviews_and_lifts_with_a_reload() {
 #[test]
 fn bans_of_a_jail_that_is_gone_are_within_reach() {
     let host = host();
-    let networks = [V4, "192.0.2.200", "2001:db8:77::1"];
-    prints(
-        &host,
-        &["set", "sshd", "banip", networks[1], networks[2]],
-        "2",
-    );
+    let networks = ["192.0.2.200", "2001:db8:77::1", "203.0.113.0/24"];
+    let banned = [&["set", "sshd", "banip"][..], &networks].concat();
+    prints(&host, &banned, "3");
     host.configure(
         "fail2ban_socket = \"{dir}/fail2ban.sock\"\n\
          [jail.second]\nfilter = \"sshd\"\npaths = [\"{dir}/other.log\"]\n",
@@ -239,6 +236,9 @@ fn bans_of_a_jail_that_is_gone_are_within_reach() {
     prints(&host, &["unban", V4], "0");
     prints(&host, &["set", "sshd", "unbanip", V6], "1");
     prints(&host, &["banned", V6], "[[]]");
+    // An address is not the network that it is in.
+    prints(&host, &["set", "sshd", "unbanip", "203.0.113.5"], "0");
+    prints(&host, &["set", "sshd", "unbanip", "203.0.113.0/24"], "1");
     prints(&host, &["unban", "--all"], "2");
     prints(&host, &["banned"], "[{'second': []}]");
     let (code, text) = client(&host, &["set", "sshd", "unbanip", V6]);

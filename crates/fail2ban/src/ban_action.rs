@@ -112,6 +112,9 @@ const PARAMETERS: [&str; 11] = [
 /// Where a jail says a key, if it has this value there.
 pub(crate) type PlaceOf<'a> = dyn Fn(&str, &str) -> Option<Origin> + 'a;
 
+/// Where a jail chooses an action with parameters, and these, as they stand there.
+pub(crate) type PlaceOfBanAction<'a> = dyn Fn(&str) -> Option<(Origin, String)> + 'a;
+
 /// The action whose name is nearest to this one, as ` (did you mean X?)`.
 fn near_action(files: &dyn Files, root: &std::path::Path, name: &str) -> String {
     let all = files.list(&root.join("action.d")).unwrap_or_default();
@@ -132,7 +135,15 @@ pub(crate) fn read(
     keys: &Values,
     (named, origin): (&Named, &Origin),
     place_of: &PlaceOf<'_>,
+    place_of_ban_action: &PlaceOfBanAction<'_>,
 ) -> Result<JailAction, Error> {
+    // jail.conf puts an action together of several keys; a parameter is the one's that has it.
+    let place_of_parameter = |key: &str| {
+        let (place, options) = place_of_ban_action(&named.name)?;
+        let mut words = options.split(|c: char| !(c.is_alphanumeric() || "-_?".contains(c)));
+        words.any(|word| word == key).then_some(place)
+    };
+
     let action = |kind| JailAction {
         name: named.name.clone(),
         origin: origin.clone(),
@@ -169,7 +180,8 @@ pub(crate) fn read(
     let unknown = named.options.iter().filter_map(|(key, _)| {
         let message = unknown_names::parameter(&layers, &asked, &PARAMETERS, key)?;
         let message = format!("action {}: {message}", named.name);
-        Some(Error::new(origin.clone(), ErrorKind::Value, message))
+        let origin = place_of_parameter(key).unwrap_or_else(|| origin.clone());
+        Some(Error::new(origin, ErrorKind::Value, message))
     });
     let unknown: Vec<_> = unknown.collect();
     let Some((_, cover)) = FIREWALLS.iter().find(|(name, _)| *name == named.name) else {
@@ -210,7 +222,10 @@ pub(crate) fn read(
             Some("allports") => true,
             Some(other) => {
                 let why = format!("its type is {}, a rule of its own", clip(other));
-                return Ok(action(ActionKind::NotRun(why)));
+                return Ok(JailAction {
+                    origin: place_of_parameter("type").unwrap_or_else(|| origin.clone()),
+                    ..action(ActionKind::NotRun(why))
+                });
             }
         },
         Cover::ByRule => !word("actiontype")?.is_some_and(|rule| rule.contains("port")),
@@ -249,7 +264,9 @@ pub(crate) fn read(
             "blocktype {} lets packets pass; allowed: reject, drop",
             clip(&kind)
         );
-        return Err(wrong(message));
+        let mut error = wrong(message);
+        error.origin = place_of_parameter("blocktype").unwrap_or(error.origin);
+        return Err(error);
     };
     let mut left_out = unknown;
     left_out.extend(own_command(&definition).or_else(|| {

@@ -1,12 +1,7 @@
 //! `jail.conf` and what goes with it: the enabled jails, each with its filter, logs, limits
 //! and actions, and what of it is not honoured.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
-    path::Path,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use weir_core::{PortSet, Prefix};
 
@@ -22,9 +17,10 @@ use crate::{
     files::Files,
     filter_files::{self, wrong},
     filter_source::{FilterSource, UseDns},
-    includes, ini,
+    ignored_addresses, includes, ini,
     interpolate::{self, Var, Vars},
     layers::Layers,
+    log_paths::{self, Backend},
     parameters::{self, Named},
     ports::Services,
     text::Text,
@@ -77,12 +73,6 @@ const OTHER_KEYS: [&str; 13] = [
     "tcpport",
     "udpport",
 ];
-
-/// An answer of `ignorecommand` holds so long without `ignorecache`, from the first
-/// failure to the ban …
-const ANSWER_HOLDS: Duration = Duration::from_secs(60);
-/// … and so long with one that says nothing of time.
-const CACHE_HOLDS: Duration = Duration::from_secs(300);
 
 /// What a configuration wants to know of its host.
 pub trait LogFacts {
@@ -221,7 +211,10 @@ pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result
                 return Err(Error::new(origin, ErrorKind::Value, message));
             }
             Ok(Some(jail)) => all.jails.push(jail),
-            Ok(None) => all.disabled += 1,
+            Ok(None) => match reader.mistyped_section(name) {
+                Some(error) => all.broken.push((name.clone(), error)),
+                None => all.disabled += 1,
+            },
             Err(error) => all.broken.push((name.clone(), error)),
         }
     }
@@ -274,7 +267,7 @@ impl Reader<'_> {
         if !enabled.unwrap_or(Ok(false))? {
             return Ok(None);
         }
-        let backend = self.backend(name, first("backend")?.as_ref())?;
+        let backend = Backend::of(name, first("backend")?.as_ref())?;
         let filter_text = first("filter")?.filter(|text| !text.is_empty());
         let Some(filter_text) = filter_text else {
             let origin = self.layers.sections[name].values().next().map(Text::origin);
@@ -308,7 +301,7 @@ impl Reader<'_> {
             .collect();
 
         // The journal has no head before its messages, and auto is one or the other.
-        let log_paths = first("logpath")?;
+        let log_path = first("logpath")?;
         let has_match = || -> Result<bool, Error> {
             let own = first("journalmatch")?.is_some_and(|text| !text.is_empty());
             let plain = Definition::new(filter_layers.clone(), &options, &Values::new())?;
@@ -317,7 +310,7 @@ impl Reader<'_> {
                     .get("journalmatch")?
                     .is_some_and(|text| !text.is_empty()))
         };
-        let patterns = self.patterns(log_paths.as_ref());
+        let patterns = log_paths::patterns(log_path.as_ref());
         let is_journal = match backend {
             Backend::Journal => true,
             Backend::Files => false,
@@ -356,12 +349,20 @@ impl Reader<'_> {
             }));
         }
         if filter.failregex.is_empty() {
+            // Where a mistyped name is why, that is the place to mend.
+            let why = unknown.into_iter().next();
+            let (origin, why) = match why {
+                Some(error) => (error.origin, format!(": {}", error.message)),
+                None => {
+                    let own = keys.get("failregex").unwrap_or(&filter_text);
+                    (own.origin(), String::new())
+                }
+            };
             let message = format!(
-                "filter {}: it has no failregex, so that this jail finds nothing",
+                "filter {} has no failregex, so that this jail would find nothing{why}",
                 named.name
             );
-            let error = Error::new(filter_text.origin(), ErrorKind::Value, message);
-            unknown.push(error);
+            return Err(Error::new(origin, ErrorKind::Value, message));
         }
         let log = match is_journal {
             true if filter.journalmatch.is_empty() => {
@@ -378,12 +379,21 @@ impl Reader<'_> {
                     let message = format!("[{name}] has no logpath");
                     Error::new(filter_text.origin(), ErrorKind::Value, message)
                 })?;
-                Log::Files(self.checked(text)?)
+                Log::Files(log_paths::absolute_patterns(text)?)
             }
         };
         let mut jail = self.finish(name, log, filter, &keys)?;
         jail.limits.extend(unknown);
         Ok(Some(jail))
+    }
+
+    /// A section of no jail, whose name is near that of one for all jails: what it says is
+    /// said to nobody.
+    fn mistyped_section(&self, name: &str) -> Option<Error> {
+        let meant = unknown_names::did_you_mean(&name.to_uppercase(), [ini::DEFAULT, "INCLUDES"]);
+        let text = self.layers.sections[name].values().next()?;
+        let message = format!("[{}] is no jail that is enabled{meant}", ini::clip(name));
+        (!meant.is_empty()).then(|| Error::new(text.origin(), ErrorKind::Value, message))
     }
 
     /// What the jail `name` says of itself, and its filter of itself, that nobody asks for.
@@ -442,6 +452,17 @@ impl Reader<'_> {
     fn place_of(&self, name: &str, key: &str, value: &str) -> Option<Origin> {
         let text = interpolate::get(self.layers, name, key, &Known(None)).ok()??;
         (text.joined().trim() == value).then(|| text.origin())
+    }
+
+    /// Where the jail, or all jails, choose this action with parameters of their own, as in
+    /// `banaction = nftables[type=allports]`: the place, and the parameters' text.
+    fn place_of_ban_action(&self, name: &str, action: &str) -> Option<(Origin, String)> {
+        ["banaction", "banaction_allports"].iter().find_map(|key| {
+            let text = interpolate::get(self.layers, name, key, &Known(None)).ok()??;
+            let said = text.joined();
+            let options = said.trim().strip_prefix(action)?.strip_prefix('[')?;
+            Some((text.origin(), options.to_owned()))
+        })
     }
 
     fn finish(
@@ -505,7 +526,7 @@ impl Reader<'_> {
             None => None,
             Some(text) => match action_command::script("ignorecommand", text, true)? {
                 None => None,
-                Some(script) => Some((script, self.ignore_cache(get("ignorecache"))?)),
+                Some(script) => Some((script, ignored_addresses::cache_time(get("ignorecache"))?)),
             },
         };
         let reads_own_log = match (&log, &self.log_target) {
@@ -540,7 +561,9 @@ impl Reader<'_> {
         }
         let mut ignore = Vec::new();
         if let Some(text) = get("ignoreip") {
-            self.ignored(text, &mut ignore, &mut limit)?;
+            let left_out;
+            (ignore, left_out) = ignored_addresses::addresses(self.files, self.root, text)?;
+            limits.extend(left_out);
         }
         let use_dns = filter.usedns.unwrap_or(UseDns::Warn);
         let mut actions = Vec::new();
@@ -560,6 +583,7 @@ impl Reader<'_> {
                 keys,
                 at,
                 &|key, value| self.place_of(name, key, value),
+                &|action| self.place_of_ban_action(name, action),
             )?);
         }
         let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
@@ -625,167 +649,6 @@ impl Reader<'_> {
             limits,
         })
     }
-
-    fn backend(&self, name: &str, text: Option<&Text>) -> Result<Backend, Error> {
-        let Some(text) = text.filter(|text| !text.is_empty()) else {
-            return Ok(Backend::Auto);
-        };
-        let joined = text.joined();
-        let word = joined.split('[').next().unwrap_or_default().trim();
-        match word.to_lowercase().as_str() {
-            "auto" => Ok(Backend::Auto),
-            "polling" | "pyinotify" | "gamin" => Ok(Backend::Files),
-            "systemd" if joined.contains('[') => Err(wrong(
-                "backend",
-                text,
-                &format!("systemd without parameters in [{name}]: this host's journal is read"),
-            )),
-            "systemd" => Ok(Backend::Journal),
-            _ => Err(wrong(
-                "backend",
-                text,
-                "auto, polling, pyinotify or systemd",
-            )),
-        }
-    }
-
-    /// Paths without what stands behind them.
-    fn patterns(&self, text: Option<&Text>) -> Vec<String> {
-        let lines = text.into_iter().flat_map(|text| &text.lines);
-        let path = |text: &str| match text.rsplit_once(' ') {
-            Some((path, "head" | "tail")) => path.trim().to_owned(),
-            _ => text.to_owned(),
-        };
-        lines
-            .filter(|line| !line.text.is_empty())
-            .map(|line| path(&line.text))
-            .collect()
-    }
-
-    fn checked(&self, text: &Text) -> Result<Vec<String>, Error> {
-        let patterns = self.patterns(Some(text));
-        match patterns.iter().find(|pattern| !pattern.starts_with('/')) {
-            Some(_) => Err(wrong("logpath", text, "absolute paths")),
-            None => Ok(patterns),
-        }
-    }
-
-    /// `ignorecache`: how long an answer of `ignorecommand` holds. Answers are kept by address,
-    /// and how many is bounded for all jails.
-    fn ignore_cache(&self, text: Option<&Text>) -> Result<Duration, Error> {
-        let Some(text) = text else {
-            return Ok(ANSWER_HOLDS);
-        };
-        let allowed = "key=\"<ip>\", max-count=1000, max-time=5m";
-        let named = parameters::parse(&format!("x[{}]", text.joined()));
-        let named = named.map_err(|_| wrong("ignorecache", text, allowed))?;
-        let mut time = CACHE_HOLDS;
-        for (key, value) in &named.options {
-            match (key.as_str(), expression::duration(value)) {
-                ("key", _) => {}
-                ("max-count", _) if value.parse::<u32>().is_ok() => {}
-                ("max-time", Ok(Some(given))) => time = given,
-                _ => return Err(wrong("ignorecache", text, allowed)),
-            }
-        }
-        Ok(time)
-    }
-
-    /// `ignoreip`: addresses and networks; names of hosts are not asked.
-    fn ignored(
-        &self,
-        text: &Text,
-        ignore: &mut Vec<Prefix>,
-        limit: &mut dyn FnMut(&Text, String),
-    ) -> Result<(), Error> {
-        for line in &text.lines {
-            let at = Text::new(line.text.clone(), line.place.clone());
-            for word in line
-                .text
-                .split([' ', ',', '\t'])
-                .filter(|word| !word.is_empty())
-            {
-                if let Some(path) = word.strip_prefix("file:") {
-                    let path = self.root.join(path.strip_prefix("//").unwrap_or(path));
-                    let bytes = self.files.read(&path).map_err(|e| {
-                        let message = format!("ignoreip: {}: {e}", path.display());
-                        Error::new(at.origin(), ErrorKind::Read, message)
-                    })?;
-                    let text = String::from_utf8_lossy(&bytes);
-                    let words = text
-                        .lines()
-                        .map(|line| line.split(['#', ';']).next().unwrap_or_default())
-                        .flat_map(|line| line.split([' ', ',', '\t']))
-                        .map(str::trim)
-                        .filter(|word| !word.is_empty());
-                    for word in words {
-                        self.ignored_one(word, &at, ignore, limit)?;
-                    }
-                } else {
-                    self.ignored_one(word, &at, ignore, limit)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn ignored_one(
-        &self,
-        word: &str,
-        at: &Text,
-        ignore: &mut Vec<Prefix>,
-        limit: &mut dyn FnMut(&Text, String),
-    ) -> Result<(), Error> {
-        let address = word.split('/').next().unwrap_or(word).parse::<IpAddr>();
-        match (prefix(word), address) {
-            (Some(prefix), _) => ignore.push(prefix),
-            // Who meant to spare a network may not find it banned.
-            (None, Ok(address)) => {
-                let lengths = if address.is_ipv4() {
-                    "0 to 32, or a mask"
-                } else {
-                    "0 to 128"
-                };
-                let message = format!(
-                    "ignoreip: {} is no network; allowed behind /: {lengths}",
-                    ini::clip(word)
-                );
-                return Err(Error::new(at.origin(), ErrorKind::Value, message));
-            }
-            (None, Err(_)) => limit(
-                at,
-                format!(
-                    "ignoreip: {} is no address; names are not looked up",
-                    ini::clip(word)
-                ),
-            ),
-        }
-        Ok(())
-    }
-}
-
-/// An address, a network by length, or one by an IPv4 mask; host bits do not count.
-fn prefix(word: &str) -> Option<Prefix> {
-    let Some((address, mask)) = word.split_once('/') else {
-        return word.parse().ok();
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let length: u8 = match mask.parse::<Ipv4Addr>() {
-        Ok(mask) => {
-            let mask = u32::from(mask);
-            let is_mask = mask.leading_ones() + mask.trailing_zeros() >= 32;
-            u8::try_from(is_mask.then_some(mask.leading_ones())?).ok()?
-        }
-        Err(_) => mask.parse().ok()?,
-    };
-    Prefix::new(address, length)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Backend {
-    Auto,
-    Files,
-    Journal,
 }
 
 /// A jail's limits and the commands that it would have run, by place.

@@ -217,6 +217,14 @@ fn names_that_nobody_asks_for_are_told() {
              /f/jail.local:3: action iptables-multiport: there is no parameter blocktyp (did you mean blocktype?)",
         ),
         (
+            "[shop]\nenabled = true\nbanaction = nftables[typ=multiport]\n",
+            "/f/jail.local:3: action nftables: there is no parameter typ (did you mean type?)",
+        ),
+        (
+            "[shop]\nenabled = true\nbanaction = nftables[type=allport]\n",
+            "/f/jail.local:3: action nftables: its type is allport, a rule of its own",
+        ),
+        (
             "[shop]\nenabled = true\nmode = hrad\nfailregex = %(known/failregex)s\n  ^mine <HOST>$\n",
             "/f/jail.local:3: filter shop: mode = hrad (did you mean hard?); allowed: hard, normal",
         ),
@@ -228,12 +236,22 @@ fn names_that_nobody_asks_for_are_told() {
         let jails = load(local);
         assert_eq!(notes(&jails.jails[0]).join("\n"), expected, "{local}");
     }
-    // A jail of which no expression is left, and one that has none.
-    let jails = load("[shop]\nenabled = true\nmode = hrad\n");
-    let notes_of = notes(&jails.jails[0]);
-    assert_eq!(notes_of.len(), 2, "{notes_of:?}");
-    let nothing = "filter shop: it has no failregex, so that this jail finds nothing";
-    assert!(notes_of[0].ends_with(nothing), "{notes_of:?}");
+    // A jail of which no expression is left, and one that has none, cannot be run.
+    for (local, expected) in [
+        (
+            "[shop]\nenabled = true\nmode = hrad\n",
+            "/f/jail.local:3: filter shop has no failregex, so that this jail would find nothing: filter shop: mode = hrad (did you mean hard?); allowed: hard, normal",
+        ),
+        (
+            "[shop]\nenabled = true\nfailregex =\n",
+            "/f/jail.local:3: filter shop has no failregex, so that this jail would find nothing",
+        ),
+    ] {
+        let jails = load(local);
+        assert!(jails.jails.is_empty(), "{local}");
+        assert_eq!(jails.broken[0].0, "shop");
+        assert_eq!(jails.broken[0].1.to_string(), expected);
+    }
     let own = b"[Definition]\nfailrelregex = x\n_of_my_own = y\n";
     let files = tree("[shop]\nenabled = true\n").bytes("/f/filter.d/shop.local", own);
     let jails = load_jails(&files, Path::new("/f"), &NONE).unwrap();
@@ -256,6 +274,10 @@ fn mistakes_of_ports_actions_and_networks_have_their_own_lines() {
         (
             "[shop]\nenabled = true\nport = sssh\n",
             "/f/jail.local:3: action nftables: port = sssh: sssh is neither a port nor a service",
+        ),
+        (
+            "[DEFAULT]\nbanaction = nftables[blocktype=accept]\n[shop]\nenabled = true\n",
+            "/f/jail.local:2: action nftables: blocktype accept lets packets pass; allowed: reject, drop",
         ),
         (
             "[DEFAULT]\nbanaction = nftabels\n[shop]\nenabled = true\n",
@@ -401,6 +423,28 @@ fn a_mistake_in_one_jail_leaves_the_others() {
         let runs = all.jails.iter().any(|jail| jail.name == "shop");
         assert_eq!(runs, jail == "two", "{local}");
     }
+}
+
+/// What is said to all jails, under a mistyped name, is said to nobody: that is told. A jail
+/// that is switched off is none of it, whatever its name.
+#[test]
+fn a_mistyped_section_for_all_jails_is_told() {
+    for (name, meant) in [
+        ("DEFAUTL", "DEFAULT"),
+        ("default", "DEFAULT"),
+        ("INCLUDE", "INCLUDES"),
+    ] {
+        let jails = load(&format!("[{name}]\nbantime = 1h\n[shop]\nenabled = true\n"));
+        assert_eq!(jails.jails.len(), 1);
+        let (section, error) = &jails.broken[0];
+        assert_eq!(section, name);
+        assert_eq!(
+            error.to_string(),
+            format!("/f/jail.local:2: [{name}] is no jail that is enabled (did you mean {meant}?)")
+        );
+    }
+    let jails = load("[shop]\nenabled = true\n[web]\nbantime = 1h\n");
+    assert_eq!((jails.broken.len(), jails.disabled), (0, 2));
 }
 
 /// So many jails and no more: each costs memory, whatever its log says.

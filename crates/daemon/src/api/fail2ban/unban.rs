@@ -1,13 +1,16 @@
 //! `unban`, `banned` and `reload --unban`: also of jails that are not run any more, or cannot
 //! be run, since their bans go on.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use weir_core::{BanSource, Prefix};
 
 use super::{
     Handles, Refusal, Reply, Unanswered, addresses, escaped, in_force, is_banned, lift, malformed,
 };
+
+/// The lengths of IPv6 prefixes that jails count by, but for whole addresses.
+const COUNTED: RangeInclusive<u8> = 32..=64;
 
 /// The jails that have bans in force and do not run.
 pub(super) fn jails_away(handles: &Handles) -> Result<BTreeSet<String>, Unanswered> {
@@ -102,6 +105,15 @@ pub(super) fn of_jail_away_all(
     Ok(lifted.into())
 }
 
+/// Is this the ban that a jail made of an address, or of the network asked for? Which
+/// prefix of IPv6 the jail counted by is not known any more: any that one may count by.
+/// An address does not lift a network of IPv4 that it is in, nor a wider one of IPv6.
+fn is_ban_of(banned: Prefix, asked: Prefix) -> bool {
+    let is_counted =
+        || asked.is_host() && asked.addr().is_ipv6() && COUNTED.contains(&banned.bits());
+    banned == asked || (banned.covers(asked) && is_counted())
+}
+
 /// Lifts an address's bans of a jail that does not run.
 pub(super) fn of_jail_away(
     handles: &Handles,
@@ -112,7 +124,7 @@ pub(super) fn of_jail_away(
     let of = BanSource::Jail(jail.to_owned());
     let mut lifted = 0;
     for entry in in_force(handles, jail)? {
-        if !entry.subject.prefix().covers(asked) {
+        if !is_ban_of(entry.subject.prefix(), asked) {
             continue;
         }
         let subject = entry.subject.to_string();
