@@ -6,7 +6,7 @@ use weir_daemon::{
     access::lists,
     balance::{self, config::Emergency},
     config::Config,
-    identity::{AppConfig, Verdict},
+    identity::{self, AppConfig, SshLogin, Verdict},
     jails, watch,
 };
 use weir_enforce::BackendChoice;
@@ -18,7 +18,8 @@ use super::{Common, ExitAnswer, show};
 /// Names every mistake with file, line, key and what is allowed there, and what of a
 /// sound file this host cannot do as it is: a geofence's database without countries,
 /// a state_dir that cannot be written, a pin_root that is no BPF file system, an
-/// interface that the backend's hook is not for. Exit code 0 if all is well, 1 if the
+/// interface that the backend's hook is not for, rules about programs that would shut out
+/// the SSH login in which it runs. Exit code 0 if all is well, 1 if the
 /// file is sound but not all of it can be used, 2 if it has mistakes, as `weir
 /// reload`.
 #[derive(clap::Args)]
@@ -34,7 +35,12 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         Err(errors) => (None, errors.0),
     };
     let warnings = config.as_ref().map_or(&[][..], |c| &c.warnings);
-    let problems = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
+    let mut problems = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
+    if let Some(app) = config.as_ref().and_then(|config| config.app.as_ref())
+        && let Some(login) = SshLogin::of_this_process()
+    {
+        problems.extend(identity::shuts_out(app, &login));
+    }
     if args.json {
         let names = |pick: fn(&Config) -> Vec<&str>| config.as_ref().map(pick);
         show::json(&json!({

@@ -109,11 +109,14 @@ const PARAMETERS: [&str; 11] = [
     "timeout",
 ];
 
-/// Where a jail says a key, if it has this value there.
-pub(crate) type PlaceOf<'a> = dyn Fn(&str, &str) -> Option<Origin> + 'a;
-
-/// Where a jail chooses an action with parameters, and these, as they stand there.
-pub(crate) type PlaceOfBanAction<'a> = dyn Fn(&str) -> Option<(Origin, String)> + 'a;
+/// Where an administrator has said what a jail goes by.
+pub(crate) trait Places {
+    /// Where the jail says a key, or all jails do, if it has this value there.
+    fn of_key(&self, key: &str, value: &str) -> Option<Origin>;
+    /// Where the jail, or all jails, choose this action with parameters of their own, as in
+    /// `banaction = nftables[type=allports]`: the place, and the parameters' text.
+    fn of_ban_action(&self, action: &str) -> Option<(Origin, String)>;
+}
 
 /// The action whose name is nearest to this one, as ` (did you mean X?)`.
 fn near_action(files: &dyn Files, root: &std::path::Path, name: &str) -> String {
@@ -134,12 +137,11 @@ pub(crate) fn read(
     jail: &str,
     keys: &Values,
     (named, origin): (&Named, &Origin),
-    place_of: &PlaceOf<'_>,
-    place_of_ban_action: &PlaceOfBanAction<'_>,
+    places: &dyn Places,
 ) -> Result<JailAction, Error> {
     // jail.conf puts an action together of several keys; a parameter is the one's that has it.
     let place_of_parameter = |key: &str| {
-        let (place, options) = place_of_ban_action(&named.name)?;
+        let (place, options) = places.of_ban_action(&named.name)?;
         let mut words = options.split(|c: char| !(c.is_alphanumeric() || "-_?".contains(c)));
         words.any(|word| word == key).then_some(place)
     };
@@ -164,7 +166,7 @@ pub(crate) fn read(
     let layers = definition::read(files, root, "action.d", &named.name).map_err(|e| {
         let said = ["banaction", "banaction_allports"]
             .into_iter()
-            .find_map(|key| Some((key, place_of(key, &named.name)?)));
+            .find_map(|key| Some((key, places.of_key(key, &named.name)?)));
         let (said, origin) = match said {
             Some((key, place)) => (format!("{key} = {}: ", clip(&named.name)), place),
             None => (String::new(), origin.clone()),
@@ -236,7 +238,7 @@ pub(crate) fn read(
             let protocol = word("protocol")?.unwrap_or_else(|| "tcp".to_owned());
             let ports = word("port")?.unwrap_or_else(|| "0:65535".to_owned());
             services.set(&ports, &protocol).map_err(|message| {
-                let place = place_of("port", &ports);
+                let place = places.of_key("port", &ports);
                 let mut error = wrong(format!("port = {}: {message}", clip(&ports)));
                 error.origin = place.unwrap_or(error.origin);
                 error

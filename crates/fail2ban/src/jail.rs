@@ -7,7 +7,7 @@ use weir_core::{PortSet, Prefix};
 
 use crate::{
     action_command::{self, Script},
-    ban_action::{self, ActionKind, JailAction},
+    ban_action::{self, ActionKind, JailAction, Places},
     ban_time::Growth,
     database,
     definition::{self, Definition, Values},
@@ -260,6 +260,24 @@ fn switch(key: &str, text: &Text) -> Result<bool, Error> {
     }
 }
 
+/// A jail of this name, as far as it says where things stand.
+struct InJail<'a>(&'a Reader<'a>, &'a str);
+
+impl Places for InJail<'_> {
+    fn of_key(&self, key: &str, value: &str) -> Option<Origin> {
+        self.0.place_of(self.1, key, value)
+    }
+
+    fn of_ban_action(&self, action: &str) -> Option<(Origin, String)> {
+        ["banaction", "banaction_allports"].iter().find_map(|key| {
+            let text = interpolate::get(self.0.layers, self.1, key, &Known(None)).ok()??;
+            let said = text.joined();
+            let options = said.trim().strip_prefix(action)?.strip_prefix('[')?;
+            Some((text.origin(), options.to_owned()))
+        })
+    }
+}
+
 impl Reader<'_> {
     fn jail(&self, name: &str) -> Result<Option<Jail>, Error> {
         let first = |key: &str| interpolate::get(self.layers, name, key, &Known(None));
@@ -454,17 +472,6 @@ impl Reader<'_> {
         (text.joined().trim() == value).then(|| text.origin())
     }
 
-    /// Where the jail, or all jails, choose this action with parameters of their own, as in
-    /// `banaction = nftables[type=allports]`: the place, and the parameters' text.
-    fn place_of_ban_action(&self, name: &str, action: &str) -> Option<(Origin, String)> {
-        ["banaction", "banaction_allports"].iter().find_map(|key| {
-            let text = interpolate::get(self.layers, name, key, &Known(None)).ok()??;
-            let said = text.joined();
-            let options = said.trim().strip_prefix(action)?.strip_prefix('[')?;
-            Some((text.origin(), options.to_owned()))
-        })
-    }
-
     fn finish(
         &self,
         name: &str,
@@ -582,8 +589,7 @@ impl Reader<'_> {
                 name,
                 keys,
                 at,
-                &|key, value| self.place_of(name, key, value),
-                &|action| self.place_of_ban_action(name, action),
+                &InJail(self, name),
             )?);
         }
         let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });

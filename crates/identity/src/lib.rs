@@ -14,6 +14,7 @@ pub mod decision;
 mod digest;
 pub mod hash;
 pub mod learn;
+mod login;
 mod names;
 pub mod packages;
 pub mod policy;
@@ -22,6 +23,7 @@ mod rule;
 pub mod rules_text;
 
 pub use digest::{Digest, DigestError};
+pub use login::Login;
 pub use names::NamePattern;
 pub use program::{Object, Program, aggregate};
 pub use rule::{

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use serde_json::Value;
-use weir_daemon::identity::MADE_BY;
+use weir_daemon::identity::{MADE_BY, SshLogin};
 
 use super::{drop_in::DropIn, review};
 use crate::cli::{Common, ExitAnswer, show};
@@ -90,7 +90,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     if let Some(obstacle) = obstacle {
         bail!(obstacle);
     }
-    if let Some(port) = review::port_of_login()
+    if let Some(SshLogin { port, .. }) = SshLogin::of_this_process()
         && !args.force
     {
         let learned = common.client().get("/v1/app/learned")?.ok()?;

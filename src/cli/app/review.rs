@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use serde_json::{Value, json};
@@ -220,33 +220,6 @@ pub fn lets_in(learned: &Value, port: u16, with_unreviewed: bool) -> bool {
             is_there && (has_rule || gets_rule)
         })
     })
-}
-
-/// The port at which this login came in, as sshd tells its children.
-pub fn port_of_login() -> Option<u16> {
-    let mut of = std::process::id();
-    // No host nests deeper.
-    for _ in 0..32 {
-        let environment = std::fs::read(format!("/proc/{of}/environ")).unwrap_or_default();
-        let port = environment
-            .split(|byte| *byte == 0)
-            .filter_map(|entry| entry.strip_prefix(b"SSH_CONNECTION="))
-            .find_map(|value| {
-                let value = String::from_utf8_lossy(value).into_owned();
-                value.split(' ').nth(3)?.parse().ok()
-            });
-        if port.is_some() {
-            return port;
-        }
-        of = parent_of(Path::new(&format!("/proc/{of}/status")))?;
-    }
-    None
-}
-
-fn parent_of(status: &Path) -> Option<u32> {
-    let text = std::fs::read_to_string(status).ok()?;
-    let parent = text.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    parent.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
 #[cfg(test)]
