@@ -36,7 +36,7 @@ build: ## build what is installed, in release
 	@$(DEPS) build
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-ring -p weir-ring-preload
 
-demo: ## sshd under attack, a pool, rules about programs, in a virtual network (root, under a minute once built)
+demo: ## sshd under attack, a pool, rules about programs, in a virtual network (root, under two minutes once built)
 	@$(DEPS) build demo
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir
