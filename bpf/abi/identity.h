@@ -44,7 +44,8 @@ enum ident_verdict {
 	IDENT_ALLOW,
 	IDENT_DROP,
 	IDENT_REJECT,  /* connect and sendto fail with EPERM; else as IDENT_DROP */
-	IDENT_PENDING, /* dropped until it is known who sends */
+	IDENT_PENDING, /* dropped until it is known who sends, or until somebody has said
+			* whether a connection that no rule is about may pass */
 	IDENT_LEARN,   /* passes, though it is not known who sends, and is told */
 };
 
@@ -92,7 +93,7 @@ struct ident_policy {
 	__u64 deny[IDENT_RULE_WORDS]; /* which rules drop or reject */
 	__u32 generation; /* identities that were compiled for another one are unknown */
 	__u32 rules;	  /* how many there are */
-	__u8 verdict;	  /* where no rule holds */
+	__u8 verdict;	  /* where no rule holds; IDENT_PENDING: it is asked */
 	__u8 unknown;	  /* IDENT_ALLOW, IDENT_PENDING or IDENT_LEARN */
 	__u8 flags;
 	__u8 pad[5];

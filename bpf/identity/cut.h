@@ -10,17 +10,19 @@
 
 #define AF_INET	 2
 #define AF_INET6 10
-/* States of connections that have been established; who still asks for one is refused
- * by other means. */
+/* States of connections that have been established, and of those that are being made: the
+ * latter fail at once where the verdict is "reject", as connect does. */
 #define TCP_ESTABLISHED 1
+#define TCP_SYN_SENT	2
 #define TCP_FIN_WAIT1	4
 #define TCP_FIN_WAIT2	5
 #define TCP_CLOSE_WAIT	8
 #define TCP_LAST_ACK	9
 #define TCP_CLOSING	11
 #define CUT_STATES                                                                       \
-	(1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |                \
-	 1 << TCP_CLOSE_WAIT | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING)
+	(1 << TCP_ESTABLISHED | 1 << TCP_SYN_SENT | 1 << TCP_FIN_WAIT1 |                 \
+	 1 << TCP_FIN_WAIT2 | 1 << TCP_CLOSE_WAIT | 1 << TCP_LAST_ACK |                  \
+	 1 << TCP_CLOSING)
 
 static __always_inline void peer_of(struct sock_common *sk, struct ident_case *about)
 {
@@ -33,11 +35,12 @@ static __always_inline void peer_of(struct sock_common *sk, struct ident_case *a
 	about->has_port = 1;
 }
 
-static __always_inline void
-end_connection(struct sock_common *sk, const struct ident_control *control, __u32 found)
+static __always_inline void end_connection(struct sock_common *sk,
+					   const struct ident_control *control,
+					   __u32 found, enum ident_count what)
 {
 	if (!bpf_sock_destroy(sk))
-		deny(control, found, IDENT_C_CUT);
+		deny(control, found, what);
 }
 
 static __always_inline int is_observed(const struct ident_control *control)
@@ -51,13 +54,14 @@ static __always_inline int cut_tcp(struct sock_common *sk)
 	struct ident_case about = {.protocol = IDENT_TCP};
 	struct ident_socket *socket;
 	__u32 found, before = 0;
-	int is_judged;
+	int is_judged, is_new;
 
 	if (!control || !(CUT_STATES >> (sk->skc_state & 31) & 1) || is_observed(control))
 		return 0;
 	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!socket)
 		return 0;
+	is_new = sk->skc_state == TCP_SYN_SENT;
 	peer_of(sk, &about);
 	about.direction = socket->direction;
 	if (about.direction == IDENT_IN)
@@ -71,17 +75,23 @@ static __always_inline int cut_tcp(struct sock_common *sk)
 	if (is_judged) {
 		found = socket->verdict | socket->rule << 8;
 	} else {
-		found = decide_as(socket, &about, control, before, IDENT_EV_CUT);
+		found = decide_as(socket, &about, control, before,
+				  is_new ? IDENT_EV_DENIED : IDENT_EV_CUT);
 		socket->verdict = found & 0xff;
 		socket->rule = found >> 8;
 		socket->epoch = control->epoch;
 	}
 	if (!is_denied(found & 0xff))
 		return 0;
+	if (is_new) {
+		if ((found & 0xff) == IDENT_REJECT)
+			end_connection(sk, control, found, IDENT_C_REFUSED);
+		return 0;
+	}
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
 	socket->is_cut = 1;
-	end_connection(sk, control, found);
+	end_connection(sk, control, found, IDENT_C_CUT);
 	socket->is_cut = 0;
 	return 0;
 }
@@ -119,7 +129,7 @@ static __always_inline int cut_udp(struct sock *sk)
 		return 0;
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
-	end_connection(common, control, found);
+	end_connection(common, control, found, IDENT_C_CUT);
 	return 0;
 }
 

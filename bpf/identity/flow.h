@@ -32,7 +32,7 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 	__builtin_memcpy(key->peer, about->peer, sizeof(key->peer));
 	flow = bpf_map_lookup_elem(&ident_flows, key);
 	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
-	    flow->verdict != IDENT_PENDING)
+	    (flow->verdict != IDENT_PENDING || flow->rule == IDENT_BY_DEFAULT))
 		return flow->verdict | flow->rule << 8;
 	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
 		before = flow->verdict | flow->rule << 8;

@@ -188,6 +188,12 @@ static __always_inline int resolve(struct ident_socket *socket,
 	return 0;
 }
 
+/* Dropped until somebody has said whether it may: no rule is about it. */
+static __always_inline int is_asked(__u32 found)
+{
+	return found == (IDENT_PENDING | IDENT_BY_DEFAULT << 8);
+}
+
 static __always_inline int is_denied(__u32 verdict)
 {
 	return verdict == IDENT_DROP || verdict == IDENT_REJECT;
@@ -217,14 +223,18 @@ static __always_inline __u32 decide_as(struct ident_socket *socket,
 		about->handles[i] = socket->holders[i].handle;
 	found = ident_judge(about);
 	verdict = found & 0xff;
-	if (found == before)
+	if (found == before) {
+		/* Now it is known who asks. */
+		if (is_asked(found))
+			tell(socket, IDENT_EV_JUDGED, about, found, NULL);
 		return found;
+	}
 	hits = hits_of(found >> 8, control->epoch);
 	if (hits)
 		__sync_fetch_and_add(&hits->judged, 1);
 	if (is_denied(verdict))
 		tell(socket, denial, about, found, NULL);
-	else if (policy_of(control)->flags & IDENT_TELL_ALL)
+	else if (policy_of(control)->flags & IDENT_TELL_ALL || is_asked(found))
 		tell(socket, IDENT_EV_JUDGED, about, found, NULL);
 	return found;
 }

@@ -69,6 +69,7 @@ fn policy(size: Size) -> Policy {
         by_cgroup: false,
         by_process: false,
         observe: false,
+        asks: false,
         tell_all: false,
     }
 }

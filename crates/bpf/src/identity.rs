@@ -303,7 +303,7 @@ impl Identity {
         let mut raw = ident_policy {
             generation,
             rules: policy.rules.len() as u32,
-            verdict: policy.default.raw(),
+            verdict: policy.raw_default(),
             unknown: policy.unknown.raw(),
             flags: policy.flags(),
             ..ident_policy::default()
@@ -374,7 +374,7 @@ impl Identity {
         control.policies[second].flags = policy.flags();
         if control.epoch < 2 {
             // There is none yet.
-            control.policies[second].verdict = policy.default.raw();
+            control.policies[second].verdict = policy.raw_default();
             control.policies[second].unknown = policy.unknown.raw();
         }
         self.put_control(&control)

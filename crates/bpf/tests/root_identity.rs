@@ -8,7 +8,7 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, TcpListener, UdpSocket},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -61,6 +61,7 @@ fn policy(rules: Vec<Rule>) -> Policy {
         by_process: false,
         observe: false,
         tell_all: false,
+        asks: false,
     }
 }
 
@@ -321,5 +322,57 @@ fn root_datagrams_are_judged_by_who_sends_them() {
             told.trim_end().ends_with("Operation not permitted"),
             "{told} {done:?}"
         );
+    }
+}
+
+#[test]
+fn root_what_no_rule_is_about_waits_until_the_rules_say_more() {
+    let asks = Policy {
+        asks: true,
+        ..policy(Vec::new())
+    };
+    // Whom a rule about all programs is about is said of each, too.
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/curl", &[0])];
+    let Some(group) = TestCgroup::new("asks", &asks, &who) else {
+        return;
+    };
+    for addr in LOOPBACK {
+        let port = web_server(addr.parse().unwrap());
+        for verdict in [Verdict::Allow, Verdict::Reject] {
+            group.identity.put_policy(&asks, &[], &[]).unwrap();
+            group.told.lock().unwrap().clear();
+            let curl = group
+                .command("curl", &["-sS", "--max-time", "30", &url(addr, port)])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let is_asked = |event: &IdentityEvent| {
+                event.kind == IdentityEventKind::Judged
+                    && event.by == DecidedBy::Default
+                    && (event.port, event.is_out, event.passes) == (port, true, false)
+            };
+            let until = Instant::now() + LONG;
+            while !group.told.lock().unwrap().iter().any(is_asked) {
+                assert!(Instant::now() < until, "{addr}: it is not told");
+                thread::sleep(Duration::from_millis(10));
+            }
+            let answer = policy(vec![rule(verdict, false)]);
+            group.identity.put_policy(&answer, &[], &[]).unwrap();
+            let begun = Instant::now();
+            if group.identity.can_cut() {
+                group.identity.cut_revoked().unwrap();
+            }
+            let done = curl.wait_with_output().unwrap();
+            let page = String::from_utf8_lossy(&done.stdout);
+            if verdict == Verdict::Allow {
+                assert_eq!(page, "hello\n", "{addr}: {done:?}");
+            } else {
+                assert_eq!((&*page, done.status.success()), ("", false), "{addr}");
+                // Else with its next packet, or by its own time-out.
+                let is_at_once = begun.elapsed() < Duration::from_secs(1);
+                assert!(!group.identity.can_cut() || is_at_once, "{addr}: {done:?}");
+            }
+        }
     }
 }

@@ -136,9 +136,21 @@ pub struct Policy {
     pub observe: bool,
     /// Each decision is told.
     pub tell_all: bool,
+    /// What no rule is about is dropped and told until [`Identity::put_policy`] says more
+    /// of it; not what `default` says.
+    ///
+    /// [`Identity::put_policy`]: super::Identity::put_policy
+    pub asks: bool,
 }
 
 impl Policy {
+    pub(super) fn raw_default(&self) -> u8 {
+        match self.asks {
+            true => abi::IDENT_PENDING as u8,
+            false => self.default.raw(),
+        }
+    }
+
     pub(super) fn flags(&self) -> u8 {
         let flags = [
             (self.by_uid, abi::IDENT_BY_UID),
@@ -238,6 +250,7 @@ mod tests {
             by_process: false,
             observe: false,
             tell_all: false,
+            asks: false,
         };
         policy.check().unwrap();
         policy.rules[0].ports = vec![(1, 2); MAX_PORTS + 1];

@@ -105,6 +105,7 @@ pub(super) fn policy_of(policy: &Policy, observe: bool, learns: bool) -> kernel:
         by_cgroup: asks(Rule::asks_cgroup),
         by_process: asks(Rule::asks_script),
         observe,
+        asks: false,
         tell_all: learns || policy.unknown == Unknown::Learn || !policy.logs.is_empty(),
     }
 }
