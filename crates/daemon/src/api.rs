@@ -274,7 +274,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All routes of the API; `docs/api.md` has the same.
-const ROUTES: [Route; 31] = [
+const ROUTES: [Route; 33] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -296,6 +296,8 @@ const ROUTES: [Route; 31] = [
     ("GET", "/v1/app/programs", || get(apps::programs)),
     ("GET", "/v1/app/short-lived", || get(apps::short_lived)),
     ("GET", "/v1/app/why/{pid}", || get(apps::why)),
+    ("GET", "/v1/app/questions", || get(apps::questions)),
+    ("POST", "/v1/app/questions/{id}", || post(apps::answer)),
     ("POST", "/v1/app/learning", || post(apps::learn)),
     ("DELETE", "/v1/app/learning", || delete(apps::stop_learning)),
     ("GET", "/v1/app/learned", || get(apps::learned)),

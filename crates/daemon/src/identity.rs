@@ -6,6 +6,7 @@
 //! Without a daemon everything stays as it is: programs that are known have their rules,
 //! and others have the fate that `unknown` says.
 
+mod asking;
 mod cut;
 mod executables;
 mod facts;
@@ -16,6 +17,7 @@ mod never_runs;
 mod objects;
 mod process;
 mod programs;
+mod prompt;
 mod replaced;
 mod review;
 mod short_lived;
@@ -45,7 +47,10 @@ use weir_bpf::{
 };
 use weir_core::{Prefix, geo::GeoTable};
 use weir_events::{Events, alerts::Alerts};
-use weir_identity::policy::{Policy, Resolve};
+use weir_identity::{
+    MAX_RULES, Rule,
+    policy::{Policy, Resolve},
+};
 
 use crate::{
     access::{
@@ -65,6 +70,8 @@ use names::{Addresses, Names};
 pub use never_runs::never_runs;
 use objects::Objects;
 use programs::Programs;
+use prompt::Prompts;
+pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
 use replaced::NamedFiles;
 pub use replaced::{PackageRecord, Replaced};
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
@@ -93,6 +100,7 @@ const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
 const ABOUT_NAMES: &str = "app:names";
 const ABOUT_CUT: &str = "app:cut";
+const ABOUT_QUESTIONS: &str = "app:questions";
 
 /// Why rules about programs are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -249,6 +257,7 @@ impl Apps {
                 ABOUT_REPLACED,
                 ABOUT_NAMES,
                 ABOUT_CUT,
+                ABOUT_QUESTIONS,
             ] {
                 self.alerts.clear(about);
             }
@@ -260,12 +269,20 @@ impl Apps {
         }
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
         self.names.follow(config.names(), &config.private_names);
-        let (policy, made_of) = self.compile(config)?;
+        let asks = config.prompt_timeout.is_some();
+        let answers = match &*state {
+            Some(state) if state.cgroup == cgroup && asks => state.prompts.rules(),
+            _ => Vec::new(),
+        };
+        let (policy, made_of) = self.compile(config, answers)?;
         match &mut *state {
             Some(state) if state.cgroup == cgroup => {
                 state.config = config.clone();
                 state.observe = observe;
                 state.put(policy, made_of)?;
+                if !asks {
+                    state.prompts = Prompts::default();
+                }
             }
             _ => {
                 let fresh = self.start(config, cgroup, observe, policy, made_of)?;
@@ -281,7 +298,12 @@ impl Apps {
         Ok(())
     }
 
-    fn compile(&self, config: &AppConfig) -> Result<(Policy, MadeOf), AppError> {
+    /// `answers`: rules behind those of the configuration.
+    fn compile(
+        &self,
+        config: &AppConfig,
+        answers: Vec<Rule>,
+    ) -> Result<(Policy, MadeOf), AppError> {
         // The number before what it counts: news in between is seen next time.
         let geography = self.geography.changes();
         let lists = self.lists.current();
@@ -293,7 +315,16 @@ impl Apps {
             lists: &lists,
             names: &addresses,
         };
-        let policy = Policy::compile(config, &known)?;
+        let mut config = config.clone();
+        let deciding = config
+            .rules
+            .iter()
+            .filter(|rule| rule.verdict != Verdict::Log);
+        let places: usize = deciding.map(|rule| rule.place.by_protocol().len()).sum();
+        // The configuration comes first where both do not fit.
+        let room = MAX_RULES.saturating_sub(places.max(config.rules.len()));
+        config.rules.extend(answers.into_iter().take(room));
+        let policy = Policy::compile(&config, &known)?;
         let made_of = MadeOf {
             geography,
             lists: lists.clone(),
@@ -385,6 +416,7 @@ impl Apps {
             short_lived: ShortLivedPrograms::default(),
             files: NamedFiles::new(begun),
             before: BTreeMap::new(),
+            prompts: Prompts::default(),
             cuts: Cuts::default(),
             swept: begun,
             followed: begun,
@@ -512,7 +544,11 @@ impl Apps {
                     let is_new = |program: &_| self.learning.is_new(program);
                     self.learning.add(state.observe(event, is_new));
                 }
-                let told = state.describe(event);
+                // It is told once that somebody is asked.
+                let told = match state.ask(event) {
+                    Some(false) => None,
+                    _ => state.describe(event),
+                };
                 drop(guard);
                 if let Some(told) = told {
                     self.events.tell(&told);
@@ -550,7 +586,7 @@ impl Apps {
             && made_of.names == self.names.changes()
             && Arc::ptr_eq(&made_of.lists, &self.lists.current());
         if !is_current {
-            let (policy, made_of) = self.compile(&state.config)?;
+            let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
             match policy == state.policy {
                 true => state.made_of = made_of,
                 false => state.put(policy, made_of)?,
@@ -599,6 +635,7 @@ impl Apps {
                 );
             }
         }
+        self.tend_prompts(state)?;
         self.cut_revoked(state);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use weir_config::{
@@ -29,6 +30,9 @@ use crate::{
 pub const MAX_ENTRIES: usize = 256;
 /// So many different names of hosts may the rules have.
 pub const MAX_NAMES: usize = 256;
+/// A question about a connection is open for at least, and at most, this time.
+const MIN_PROMPT: Duration = Duration::from_secs(1);
+const MAX_PROMPT: Duration = Duration::from_secs(3600);
 /// So long may the path of a control group, the name of a package or of a unit be.
 const MAX_TEXT: usize = 512;
 
@@ -43,6 +47,11 @@ pub const MANUAL: &[Table] = &[
                 "default",
                 Is("\"allow\""),
                 "What becomes of connections that no rule is about.",
+            ),
+            key(
+                "prompt_timeout",
+                NONE,
+                "With a time such as \"1m\" (1s-1h): connections that no rule is about wait, and weir-app-prompt(1) asks whether they may. Where nobody answers within that time, \"default\" decides. It takes unknown = \"drop\".",
             ),
             key(
                 "unknown",
@@ -212,9 +221,20 @@ pub fn read(
     let default = section
         .choice("default", &Verdict::ALL[..3])
         .map_or(Verdict::Allow, |at| at.value);
-    let unknown = section
-        .choice("unknown", &Unknown::ALL)
-        .map_or(Unknown::Learn, |at| at.value);
+    let unknown_at = section.choice("unknown", &Unknown::ALL);
+    let unknown = unknown_at.as_ref().map_or(Unknown::Learn, |at| at.value);
+    let prompt_timeout = section.duration("prompt_timeout", MIN_PROMPT..=MAX_PROMPT);
+    if let Some(at) = &prompt_timeout
+        && unknown != Unknown::Drop
+    {
+        section.error(
+            unknown_at.map_or(at.line, |at| at.line),
+            format!(
+                "unknown in [app] is {:?}; allowed with prompt_timeout: \"drop\", or programs that are not known yet would pass before anybody is asked",
+                unknown.name()
+            ),
+        );
+    }
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
     let mut rules: Vec<Rule> = Vec::new();
@@ -286,7 +306,11 @@ pub fn read(
             format!("[app] has {number} names of hosts; allowed: at most {MAX_NAMES}"),
         );
     }
-    if rules.is_empty() && default == Verdict::Allow && unknown != Unknown::Learn {
+    if rules.is_empty()
+        && default == Verdict::Allow
+        && unknown != Unknown::Learn
+        && prompt_timeout.is_none()
+    {
         warnings.push(format!(
             "{}: [app] denies nothing and learns nothing: every program passes",
             section.place(line)
@@ -296,6 +320,7 @@ pub fn read(
     Some(AppConfig {
         default,
         unknown,
+        prompt_timeout: prompt_timeout.map(|at| at.value),
         cgroup,
         private_names,
         rules,

@@ -166,6 +166,8 @@ pub struct Policy {
     pub logs: Vec<Place>,
     /// Where no place holds: allow, drop or reject.
     pub default: Verdict,
+    /// Somebody is asked first where no place holds.
+    pub asks: bool,
     /// What becomes of programs that are not known yet.
     pub unknown: Unknown,
     /// Rules of which a part holds for nobody until these are known.
@@ -250,6 +252,7 @@ impl Policy {
             places,
             logs,
             default: config.default,
+            asks: config.prompt_timeout.is_some(),
             unknown: config.unknown,
             unresolved,
         })

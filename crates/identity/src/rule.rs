@@ -5,6 +5,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -458,6 +459,9 @@ pub struct AppConfig {
     pub default: Verdict,
     /// What becomes of programs that are not known yet.
     pub unknown: Unknown,
+    /// Somebody is asked where no rule holds, and `default` decides if nobody answers within
+    /// this time; `None`: it decides at once.
+    pub prompt_timeout: Option<Duration>,
     /// The directory of the control group in which it holds; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// Names whose addresses may be private, or this host's own.

@@ -14,7 +14,7 @@ use weir_core::policy::{format_duration, parse_duration};
 
 use super::{Api, Asked, Named, asked, error, json, named};
 use crate::{
-    identity::{Apps, LearnError, Narrow, Shape},
+    identity::{AnswerError, AnswerScope, AppError, Apps, LearnError, Narrow, Shape},
     service::Refusal,
     store::SaveError,
 };
@@ -50,6 +50,69 @@ pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
         .await
 }
 
+pub(super) async fn questions(State(api): State<Api>) -> Response {
+    let apps = api.handles.apps.clone();
+    api.ask(move |_| {
+        let questions = apps.questions().ok_or_else(no_rules)?;
+        Ok(serde_json::json!({ "questions": questions }))
+    })
+    .await
+}
+
+/// `POST /v1/app/questions/{id}`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerRequest {
+    verdict: AnswerVerdict,
+    /// When the question was asked that is meant; absent: whichever has the number.
+    asked: Option<Timestamp>,
+    /// For what the answer holds; absent: once.
+    #[serde(rename = "for", default)]
+    scope: AnswerFor,
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum AnswerVerdict {
+    Allow,
+    Deny,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+enum AnswerFor {
+    #[default]
+    Once,
+    Run,
+}
+
+pub(super) async fn answer(State(api): State<Api>, id: Named, body: Body) -> Response {
+    let id = match named(id) {
+        Ok(text) => text,
+        Err(response) => return response,
+    };
+    let Ok(id) = id.parse::<u64>() else {
+        let message = format!("{id:?} is no question; allowed: its number");
+        return error(StatusCode::BAD_REQUEST, message).into_response();
+    };
+    let request: AnswerRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let apps = api.handles.apps.clone();
+    api.command(move || {
+        let scope = match request.scope {
+            AnswerFor::Once => AnswerScope::Once,
+            AnswerFor::Run => AnswerScope::Run,
+        };
+        let allows = request.verdict == AnswerVerdict::Allow;
+        apps.answer(id, request.asked, allows, scope)
+            .map_err(answer_refusal)?;
+        Ok(serde_json::json!({ "id": id }))
+    })
+    .await
+}
+
 /// `POST /v1/app/learning`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +126,14 @@ fn learn_refusal(error: LearnError) -> Refusal {
     match error {
         LearnError::NoRules => Refusal::NotFound(error.to_string()),
         LearnError::Kernel(error) => Refusal::Backend(error.into()),
+    }
+}
+
+fn answer_refusal(error: AnswerError) -> Refusal {
+    match error {
+        AnswerError::NoQuestion(_) | AnswerError::NoPrompt => Refusal::NotFound(error.to_string()),
+        AnswerError::App(AppError::Kernel(error)) => Refusal::Backend(error.into()),
+        AnswerError::App(_) => Refusal::Malformed(error.to_string()),
     }
 }
 

@@ -32,6 +32,13 @@ pub struct Programs {
     changes: u64,
 }
 
+impl KnownProgram {
+    /// The handle of the program in the kernel.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
 impl Programs {
     /// None yet; those that an earlier daemon has named are known again when they are
     /// identified.

@@ -27,6 +27,7 @@ use super::{
     objects::{NoDigest, Objects},
     process::{self, ReadProgram},
     programs::Programs,
+    prompt::Prompts,
     replaced::NamedFiles,
     short_lived::ShortLivedPrograms,
 };
@@ -54,6 +55,8 @@ pub(super) struct State {
     pub(super) files: NamedFiles,
     /// What rules before have decided, by name.
     pub(super) before: BTreeMap<Arc<str>, Hits>,
+    /// What is asked, where no rule is about a connection.
+    pub(super) prompts: Prompts,
     /// Connections that the rules allow no longer.
     pub(super) cuts: Cuts,
     pub(super) swept: Instant,
@@ -105,7 +108,7 @@ pub(super) fn policy_of(policy: &Policy, observe: bool, learns: bool) -> kernel:
         by_cgroup: asks(Rule::asks_cgroup),
         by_process: asks(Rule::asks_script),
         observe,
-        asks: false,
+        asks: policy.asks,
         tell_all: learns || policy.unknown == Unknown::Learn || !policy.logs.is_empty(),
     }
 }
@@ -149,6 +152,7 @@ impl State {
         let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
         self.before.retain(|name, _| is_rule(name));
         self.cuts.begin();
+        self.prompts.follow(&policy, &self.programs);
         self.policy = policy;
         self.made_of = made_of;
         self.files.follow(&self.policy.rules);

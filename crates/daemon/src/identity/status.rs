@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, LearningStatus, Replaced, cut::Cuts};
+use super::{Apps, LearningStatus, PromptStatus, Replaced, cut::Cuts};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +31,8 @@ pub struct AppStatus {
     pub files: usize,
     /// See `files`.
     pub leases: usize,
+    /// Questions about connections that no rule is about; `None`: nobody is asked.
+    pub prompt: Option<PromptStatus>,
     /// Connections that were ended because the rules allow them no longer.
     pub cut: u64,
     /// The counters of the kernel's programs.
@@ -146,6 +148,10 @@ impl Apps {
             programs,
             files,
             leases,
+            prompt: state
+                .config
+                .prompt_timeout
+                .map(|timeout| state.prompts.status(timeout)),
             cut: counts.cut,
             counts,
             executables: state.executables.counts().0,

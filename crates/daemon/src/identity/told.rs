@@ -85,6 +85,7 @@ impl State {
         };
         let is_cut = event.kind == IdentityEventKind::Cut;
         let is_denied = is_cut || event.kind == IdentityEventKind::Denied;
+        let is_asked = self.is_asked(event);
         let program = event
             .holder
             .and_then(|handle| self.programs.by_handle(handle));
@@ -104,7 +105,7 @@ impl State {
             self.policy.unknown == Unknown::Learn && !matches!(event.by, DecidedBy::Rule(_));
         let rule = match logged {
             Some(log) if !is_denied => log.name.to_string(),
-            None if !is_denied && !is_learned => return None,
+            None if !is_denied && !is_learned && !is_asked => return None,
             _ => rule,
         };
         let exe = program.and_then(|program| program.read.program.exe.clone());
@@ -127,6 +128,7 @@ impl State {
             (false, false) => "from",
         };
         let done = match (is_denied, self.observe, logged.is_some()) {
+            _ if is_asked => "waits to be allowed",
             (true, ..) if is_cut => "cut off",
             (true, false, _) => "denied",
             (true, true, _) => "would be denied",
@@ -159,6 +161,7 @@ impl State {
             rule,
             verdict: match (event.passes, is_cut) {
                 (true, _) => "allow",
+                _ if is_asked => "ask",
                 (false, true) => "cut",
                 (false, false) => "deny",
             },
@@ -181,7 +184,7 @@ fn key_of(holder: &KnownProgram) -> Option<ProgramKey> {
     })
 }
 
-fn protocol_name(protocol: u8) -> &'static str {
+pub(super) fn protocol_name(protocol: u8) -> &'static str {
     let all = Protocols::ALL.into_iter();
     let mut fitting = all.filter(|(_, bit)| bit.0 == protocol);
     fitting.next().map_or("other", |(name, _)| name)

@@ -20,6 +20,8 @@ pub struct AppMetrics {
     lost: Totals<0>,
     crowded: Totals<0>,
     cut: Totals<0>,
+    open_questions: Gauges<0>,
+    questions: Totals<1>,
     learned: Gauges<0>,
     learned_forgotten: Totals<0>,
     learned_unidentified: Totals<0>,
@@ -90,6 +92,16 @@ impl AppMetrics {
                 "Connections ended because the rules no longer allow them.",
                 &[],
             ),
+            open_questions: registry.gauges(
+                "weir_app_open_questions",
+                "Questions about connections that no rule is about, which wait for an answer.",
+                &[],
+            ),
+            questions: registry.totals(
+                "weir_app_questions_total",
+                "What became of connections that wait for an answer: answered, timed_out, or unasked because too many questions were open.",
+                &["result"],
+            ),
             learned: registry.gauges(
                 "weir_app_learned_programs",
                 "Programs of which it is recorded what they did.",
@@ -137,6 +149,16 @@ impl AppMetrics {
         samples.total(self.lost, [], counts.lost);
         samples.total(self.crowded, [], counts.crowded);
         samples.total(self.cut, [], counts.cut);
+        if let Some(prompt) = &app.prompt {
+            samples.gauge(self.open_questions, [], prompt.open as u64);
+            for (result, count) in [
+                ("answered", prompt.answered),
+                ("timed_out", prompt.timed_out),
+                ("unasked", prompt.unasked),
+            ] {
+                samples.total(self.questions, [result], count);
+            }
+        }
         let learning = &app.learning;
         samples.gauge(self.learned, [], learning.programs as u64);
         samples.total(self.learned_forgotten, [], learning.forgotten);

@@ -307,7 +307,19 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "[app]\nrule = 1",
-            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, cgroup, private_names, rules",
+            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, prompt_timeout, cgroup, private_names, rules",
+        ),
+        (
+            "[app]\nprompt_timeout = '1m'",
+            "weir.toml:2: unknown in [app] is \"learn\"; allowed with prompt_timeout: \"drop\"",
+        ),
+        (
+            "[app]\nprompt_timeout = '1m'\nunknown = 'allow'",
+            "weir.toml:3: unknown in [app] is \"allow\"; allowed with prompt_timeout: \"drop\"",
+        ),
+        (
+            "[app]\nprompt_timeout = '2h'\nunknown = 'drop'",
+            "weir.toml:2: prompt_timeout in [app] is \"2h\"; allowed: ",
         ),
         (
             "[app]\nprivate_names = ['a b']",
@@ -356,6 +368,10 @@ fn rules_that_never_decide_are_told() {
         warnings[0].contains("[app] denies nothing and learns nothing"),
         "{warnings:?}"
     );
+    let asks = "[app]\nunknown = 'drop'\nprompt_timeout = '1h'\n";
+    let (config, warnings) = parsed(asks).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(config.prompt_timeout.unwrap().as_secs(), 3600);
     let (_, warnings) = parsed("[app]\n").unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
 }

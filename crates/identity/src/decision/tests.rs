@@ -508,6 +508,7 @@ proptest! {
         let config = AppConfig {
             default: Verdict::Reject,
             unknown: crate::Unknown::Drop,
+            prompt_timeout: None,
             cgroup: None,
             private_names: Vec::new(),            rules: rules.clone(),
         };
@@ -532,6 +533,7 @@ proptest! {
         let config = AppConfig {
             default: Verdict::Drop,
             unknown: crate::Unknown::Drop,
+            prompt_timeout: None,
             cgroup: None,
             private_names: Vec::new(),
             rules,
@@ -561,6 +563,7 @@ proptest! {
         let config = AppConfig {
             default: Verdict::Drop,
             unknown: crate::Unknown::Drop,
+            prompt_timeout: None,
             cgroup: None,
             private_names: Vec::new(),            rules,
         };

@@ -11,6 +11,7 @@ fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
     AppConfig {
         default: Verdict::Drop,
         unknown: Unknown::Drop,
+        prompt_timeout: None,
         cgroup: cgroup.map(Path::to_owned),
         private_names: Vec::new(),
         rules,

@@ -1,0 +1,146 @@
+//! Questions of the prompt mode, as they come from the kernel's events and are answered over
+//! the API.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use weir_bpf::identity::{DecidedBy, IdentityEvent, IdentityEventKind};
+use weir_identity::{MAX_RULES, Protocols, Verdict, decision::Flow};
+
+use super::{
+    AppError, Apps, process,
+    prompt::{AnswerError, AnswerScope, Question, started},
+    state::State,
+    told::protocol_name,
+};
+
+impl State {
+    /// Is the event about a connection that waits for an answer?
+    pub(super) fn is_asked(&self, event: &IdentityEvent) -> bool {
+        event.kind == IdentityEventKind::Judged
+            && !event.passes
+            && event.by == DecidedBy::Default
+            && !self.observe
+    }
+
+    /// Asks about a connection that no rule is about, if somebody is to be asked; true: the
+    /// question is new. `None`: the event is about something else.
+    pub(super) fn ask(&mut self, event: &IdentityEvent) -> Option<bool> {
+        let timeout = self.config.prompt_timeout?;
+        if !self.is_asked(event) {
+            return None;
+        }
+        // Who is gone waits for nothing; what it has closed may still have packets.
+        let Some(started) = started(event.pid) else {
+            return Some(false);
+        };
+        let known = event.holders.iter().flatten();
+        let known = known.filter_map(|handle| self.programs.by_handle(*handle));
+        let pending = match event.key.set {
+            [0, 0] => None,
+            _ => self.programs.by_key(&event.key),
+        };
+        let (mut programs, mut handles) = (Vec::new(), Vec::new());
+        for holder in known.chain(pending) {
+            // Nobody can be allowed by a file that has no SHA-256 that counts.
+            let exe = holder.read.program.exe.clone();
+            let Some(exe) = exe.filter(|exe| exe.digest.is_some()) else {
+                return Some(false);
+            };
+            handles.push(holder.handle());
+            if !programs.contains(&exe) {
+                programs.push(exe);
+            }
+        }
+        if programs.is_empty() {
+            return Some(false);
+        }
+        let peer = event.peer.to_canonical();
+        let (now, asked) = (Instant::now(), Timestamp::now());
+        let question = Question {
+            id: 0,
+            asked,
+            ends: asked + timeout,
+            programs,
+            pid: event.pid,
+            uid: event.uid,
+            cgroup: process::cgroup_of(event.pid).unwrap_or_default(),
+            parents: process::parents(event.pid)
+                .into_iter()
+                .map(|(pid, path)| format!("{pid} {path}"))
+                .collect(),
+            direction: if event.is_out { "out" } else { "in" },
+            protocol: protocol_name(event.protocol),
+            peer,
+            port: event.port,
+            flow: Flow {
+                is_outward: event.is_out,
+                protocol: Protocols(event.protocol),
+                peer,
+                port: (event.port != 0).then_some(event.port),
+                netns: event.netns,
+            },
+            handles,
+            started: Some(started),
+            deadline: now + timeout,
+        };
+        let room = MAX_RULES.saturating_sub(self.policy.places.len());
+        Some(self.prompts.open(question, room))
+    }
+}
+
+impl Apps {
+    /// The questions that are open, the oldest first; `None`: there is no `[app]`.
+    pub fn questions(&self) -> Option<Vec<Question>> {
+        let guard = self.state();
+        Some(guard.as_ref()?.prompts.questions().to_vec())
+    }
+
+    /// Answers a question: the program may, or may not. `asked`: when the question was
+    /// asked that is meant, for numbers begin anew with each daemon; `None`: whichever it is.
+    ///
+    /// # Errors
+    /// The question is not open, or the kernel refuses the answer.
+    pub fn answer(
+        &self,
+        id: u64,
+        asked: Option<Timestamp>,
+        allow: bool,
+        scope: AnswerScope,
+    ) -> Result<(), AnswerError> {
+        let mut guard = self.state();
+        let state = guard.as_mut().ok_or(AnswerError::NoPrompt)?;
+        if state.config.prompt_timeout.is_none() {
+            return Err(AnswerError::NoPrompt);
+        }
+        let verdict = match allow {
+            true => Verdict::Allow,
+            false => Verdict::Reject,
+        };
+        if !state.prompts.answer(id, asked, verdict, scope) {
+            return Err(AnswerError::NoQuestion(id));
+        }
+        Ok(self.put_answers(state)?)
+    }
+
+    fn put_answers(&self, state: &mut State) -> Result<(), AppError> {
+        let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
+        state.put(policy, made_of)?;
+        self.cut_revoked(state);
+        Ok(())
+    }
+
+    /// Ends questions and answers whose time is over.
+    pub(super) fn tend_prompts(&self, state: &mut State) -> Result<(), AppError> {
+        match state.prompts.trouble() {
+            Some(trouble) => self.alerts.raise(super::ABOUT_QUESTIONS, trouble),
+            None => self.alerts.clear(super::ABOUT_QUESTIONS),
+        }
+        let is_there = |pid, since: Option<u64>| since.is_some() && started(pid) == since;
+        let default = state.config.default;
+        match state.prompts.expire(Instant::now(), default, is_there) {
+            true => self.put_answers(state),
+            false => Ok(()),
+        }
+    }
+}

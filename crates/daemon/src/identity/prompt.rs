@@ -1,0 +1,341 @@
+//! Prompt mode (`prompt_timeout` in `[app]`): connections that no rule is about wait until
+//! somebody says whether they may. A question is open for a time; then `default` decides.
+//! Each question is about one program and one destination, and none waits for another.
+//!
+//! An answer is a rule behind those of the configuration, about the executables by their
+//! SHA-256, for as long as the process runs that has asked. What is to last stands in the
+//! configuration: `weir app prompt` writes it there.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_bpf::identity::Handle;
+use weir_core::{PortRange, Prefix, Protocol, balance::acl::Who, geofence::Direction};
+use weir_identity::{
+    Condition, Criterion, Digest, Object, Peer, Peers, Protocols, Rule, Verdict, Where,
+    decision::{self, Flow, Holder},
+    policy::Policy,
+};
+
+use super::{AppError, programs::Programs};
+
+/// Questions that are open at a time.
+pub const MAX_QUESTIONS: usize = 64;
+/// Questions of one program that are open at a time, so that others find room.
+pub const MAX_OF_PROGRAM: usize = 8;
+/// Answers that hold at a time: for another one the oldest goes.
+pub const MAX_ANSWERS: usize = 128;
+/// Where nobody has answered, and `default` denies, the same is asked again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// For what an answer holds, while the process runs that has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerScope {
+    /// This peer and port.
+    Once,
+    /// This port, any peer.
+    Run,
+}
+
+/// Whether a program may send to a peer, or receive from it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Question {
+    /// The number of the question, by which it is answered.
+    pub id: u64,
+    /// When the question was asked.
+    pub asked: Timestamp,
+    /// When `default` decides.
+    pub ends: Timestamp,
+    /// The executables of the programs that hold the socket.
+    pub programs: Vec<Object>,
+    /// The process that used the socket last.
+    pub pid: u32,
+    /// The effective user of that process.
+    pub uid: u32,
+    /// The control group of that process, which names its unit.
+    pub cgroup: String,
+    /// The processes that have started it, the nearest first, with number and executable.
+    pub parents: Vec<String>,
+    /// `out`: the program begins it.
+    pub direction: &'static str,
+    /// `tcp`, `udp` and so on.
+    pub protocol: &'static str,
+    /// The other side.
+    pub peer: IpAddr,
+    /// The port of the peer; of what comes in, the program's own; 0: there is none.
+    pub port: u16,
+    #[serde(skip)]
+    pub(super) flow: Flow,
+    #[serde(skip)]
+    pub(super) handles: Vec<Handle>,
+    #[serde(skip)]
+    pub(super) started: Option<u64>,
+    #[serde(skip)]
+    pub(super) deadline: Instant,
+}
+
+/// Questions, in numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct PromptStatus {
+    /// For how many seconds a question is open.
+    pub timeout: u64,
+    /// Questions that are open.
+    pub open: usize,
+    /// Questions that were ever open.
+    pub asked: u64,
+    /// Questions that somebody has answered.
+    pub answered: u64,
+    /// Questions that `default` has answered.
+    pub timed_out: u64,
+    /// Connections that were dropped without a question, because too many were open.
+    pub unasked: u64,
+    /// Answers that made room for others.
+    pub forgotten: u64,
+}
+
+/// Why a question is not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// It was answered, its time is over, or its process is gone.
+    #[error("no question {0} is open: it was answered, its time is over, or its process has ended")]
+    NoQuestion(u64),
+    /// Nobody is asked anything.
+    #[error("nobody is asked: [app] has no prompt_timeout")]
+    NoPrompt,
+    /// The answer cannot be put into force.
+    #[error(transparent)]
+    App(#[from] AppError),
+}
+
+struct Answer {
+    rule: Rule,
+    pid: u32,
+    started: Option<u64>,
+    until: Option<Instant>,
+}
+
+/// What is asked, and what was answered.
+#[derive(Default)]
+pub(super) struct Prompts {
+    questions: Vec<Question>,
+    answers: VecDeque<Answer>,
+    next: u64,
+    asked: u64,
+    answered: u64,
+    timed_out: u64,
+    unasked: u64,
+    last_unasked: Option<Instant>,
+    forgotten: u64,
+}
+
+/// When a process was started, in clock ticks since the boot; `None`: it is gone, or has
+/// ended and its parent has not asked how.
+pub(super) fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<_> = rest.split_whitespace().take(20).collect();
+    // A first thread that has ended leaves a process to its others.
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    let has_ended = matches!(fields[0], "Z" | "X") && threads <= 1;
+    match has_ended {
+        true => None,
+        false => fields.get(19)?.parse().ok(),
+    }
+}
+
+impl Question {
+    fn is_same(&self, flow: &Flow, programs: &[Object]) -> bool {
+        // Of what comes in the peers are many, and the question is about the port.
+        let is_peer = !flow.is_outward || self.flow.peer == flow.peer;
+        (self.flow.is_outward, self.flow.protocol, self.flow.port)
+            == (flow.is_outward, flow.protocol, flow.port)
+            && is_peer
+            && self.programs == programs
+    }
+
+    fn digests(&self) -> Vec<Digest> {
+        self.programs.iter().filter_map(|exe| exe.digest).collect()
+    }
+
+    fn answer(&self, verdict: Verdict, scope: AnswerScope, until: Option<Instant>) -> Answer {
+        let protocol = match self.flow.protocol {
+            Protocols::TCP => Some(Protocol::Tcp),
+            Protocols::UDP => Some(Protocol::Udp),
+            _ => None,
+        };
+        let ports = self.flow.port.zip(protocol);
+        let is_any = scope == AnswerScope::Run || self.peer.is_unspecified();
+        let peers = (!is_any).then(|| Peers {
+            is_negated: false,
+            entries: vec![Peer::Known(Who::Prefix(Prefix::host(self.peer)))],
+        });
+        let (to, from) = match self.flow.is_outward {
+            true => (peers, None),
+            false => (None, peers),
+        };
+        let rule = Rule {
+            // No rule of the configuration has such a name.
+            name: format!("prompt:{}", self.id).into(),
+            verdict,
+            who: vec![Condition {
+                is_negated: false,
+                criterion: Criterion::Exe(self.digests()),
+            }],
+            place: Where {
+                direction: match self.flow.is_outward {
+                    true => Direction::Out,
+                    false => Direction::In,
+                },
+                protocols: self.flow.protocol,
+                ports: ports
+                    .map(|(port, protocol)| PortRange::one(protocol, port))
+                    .into_iter()
+                    .collect(),
+                to,
+                from,
+                netns: None,
+            },
+            peer: Vec::new(),
+        };
+        Answer {
+            rule,
+            pid: self.pid,
+            started: self.started,
+            until,
+        }
+    }
+}
+
+impl Prompts {
+    /// The answers that hold, as rules.
+    pub(super) fn rules(&self) -> Vec<Rule> {
+        self.answers.iter().map(|one| one.rule.clone()).collect()
+    }
+
+    pub(super) fn questions(&self) -> &[Question] {
+        &self.questions
+    }
+
+    pub(super) fn status(&self, timeout: Duration) -> PromptStatus {
+        PromptStatus {
+            timeout: timeout.as_secs(),
+            open: self.questions.len(),
+            asked: self.asked,
+            answered: self.answered,
+            timed_out: self.timed_out,
+            unasked: self.unasked,
+            forgotten: self.forgotten,
+        }
+    }
+
+    /// Why more is not asked just now.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let is_recent = self.last_unasked?.elapsed() < ASK_AGAIN;
+        is_recent.then(|| {
+            format!(
+                "{} connections were dropped and nobody was asked, because {MAX_QUESTIONS} questions, or {MAX_OF_PROGRAM} of one program, are open at most: weir app prompt answers them",
+                self.unasked
+            )
+        })
+    }
+
+    /// Opens a question unless it is open; true: it is new.
+    pub(super) fn open(&mut self, mut question: Question, room: usize) -> bool {
+        let is_open = |open: &Question| open.is_same(&question.flow, &question.programs);
+        if self.questions.iter().any(is_open) {
+            return false;
+        }
+        let of_program = |open: &&Question| open.programs == question.programs;
+        let of_program = self.questions.iter().filter(of_program).count();
+        if self.questions.len() >= MAX_QUESTIONS.min(room) || of_program >= MAX_OF_PROGRAM {
+            self.unasked += 1;
+            self.last_unasked = Some(Instant::now());
+            return false;
+        }
+        self.next += 1;
+        self.asked += 1;
+        question.id = self.next;
+        self.questions.push(question);
+        true
+    }
+
+    fn add(&mut self, answer: Answer) {
+        if self.answers.len() >= MAX_ANSWERS {
+            self.answers.pop_front();
+            self.forgotten += 1;
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// Answers a question that was asked then, if that is known; false: it is not open.
+    pub(super) fn answer(
+        &mut self,
+        id: u64,
+        asked: Option<Timestamp>,
+        verdict: Verdict,
+        scope: AnswerScope,
+    ) -> bool {
+        let is_meant =
+            |open: &Question| open.id == id && asked.is_none_or(|asked| asked == open.asked);
+        let Some(place) = self.questions.iter().position(is_meant) else {
+            return false;
+        };
+        let question = self.questions.remove(place);
+        self.answered += 1;
+        self.add(question.answer(verdict, scope, None));
+        true
+    }
+
+    /// Ends what is over at this time; true: answers have come or gone. `is_there`: does the
+    /// process run that was started then?
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        default: Verdict,
+        is_there: impl Fn(u32, Option<u64>) -> bool,
+    ) -> bool {
+        let before = self.answers.len();
+        self.answers.retain(|one| {
+            is_there(one.pid, one.started) && one.until.is_none_or(|until| until > now)
+        });
+        let mut changed = self.answers.len() != before;
+        self.questions
+            .retain(|open| is_there(open.pid, open.started));
+        let is_over = |open: &mut Question| open.deadline <= now;
+        let over: Vec<_> = self.questions.extract_if(.., is_over).collect();
+        for question in over {
+            self.timed_out += 1;
+            let until = (default != Verdict::Allow).then(|| now + ASK_AGAIN);
+            self.add(question.answer(default, AnswerScope::Once, until));
+            changed = true;
+        }
+        changed
+    }
+
+    /// Ends questions that rules decide now.
+    pub(super) fn follow(&mut self, policy: &Policy, programs: &Programs) {
+        self.questions.retain(|open| {
+            let known = open
+                .handles
+                .iter()
+                .map(|handle| programs.by_handle(*handle));
+            let holders: Option<Vec<_>> = known
+                .map(|known| Some(Holder::Known(policy.met_by(&known?.read.program))))
+                .collect();
+            holders.is_none_or(|holders| {
+                policy.decide(&holders, &open.flow).by == decision::DecidedBy::Default
+            })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
