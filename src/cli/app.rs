@@ -4,6 +4,7 @@ mod drop_in;
 mod edit;
 mod enforce;
 mod learn;
+mod prompt;
 mod review;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -61,6 +62,7 @@ pub enum Verb {
     /// where a rule there allows the program. If the reload is refused, the file is as it
     /// was.
     Deny(edit::Args),
+    Prompt(prompt::Args),
     /// List the rules that decide most, by decisions since they are in force
     Top {
         /// How many rules to list
@@ -95,6 +97,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Enforce(args) => enforce::run(common, args),
         Verb::Allow(args) => edit::run(common, edit::Says::Allow, args),
         Verb::Deny(args) => edit::run(common, edit::Says::Deny, args),
+        Verb::Prompt(args) => prompt::run(common, args),
         Verb::Why { pid, json } => why(common, *pid, *json),
         Verb::Hash { paths, json } => hash(paths, *json),
     }

@@ -177,7 +177,7 @@ impl Running {
 
 impl Drop for TestHost {
     fn drop(&mut self) {
-        self.host.end("KILL");
+        self.host.end_if_running();
         let _ = detach(Path::new("/sys/fs/bpf/weir"), &self.instance);
         let _ = fs::remove_dir(Path::new("/sys/fs/bpf/weir").join(&self.instance));
         let until = Instant::now() + Duration::from_secs(10);

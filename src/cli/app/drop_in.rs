@@ -85,8 +85,8 @@ impl DropIn {
     }
 
     /// Writes it, and has the daemon read its configuration again; if that is refused, the
-    /// file is as it was.
-    pub fn put(&self, common: &Common, after: &str) -> anyhow::Result<()> {
+    /// file is as it was. What it is warned of comes back, as lines.
+    pub fn put(&self, common: &Common, after: &str) -> anyhow::Result<Vec<String>> {
         self.write(Some(after))?;
         let answer = common
             .client()
@@ -102,10 +102,9 @@ impl DropIn {
                 )));
             }
         };
-        for warning in answer["warnings"].as_array().into_iter().flatten() {
-            show::line(format!("warning: {}", show::text(warning)))?;
-        }
-        Ok(())
+        let warnings = answer["warnings"].as_array().into_iter().flatten();
+        let line = |warning| format!("warning: {}", show::text(warning));
+        Ok(warnings.map(line).collect())
     }
 
     /// Whole or not at all; `None`: it is not to be there.

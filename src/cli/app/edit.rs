@@ -59,7 +59,40 @@ pub enum Says {
     Deny,
 }
 
+impl Says {
+    /// As the command is called.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+impl Args {
+    /// The executable at this path, with any peer at this port.
+    pub fn of_port(path: &Path, port: Option<String>, is_out: bool) -> Self {
+        Self {
+            program: path.to_owned(),
+            library: false,
+            to: Vec::new(),
+            from: Vec::new(),
+            port: port.into_iter().collect(),
+            incoming: !is_out,
+            outgoing: is_out,
+            name: None,
+            dry_run: false,
+        }
+    }
+}
+
 pub fn run(common: &Common, says: Says, args: &Args) -> anyhow::Result<ExitAnswer> {
+    add(common, says, args, true)?;
+    Ok(ExitAnswer::Done)
+}
+
+/// Adds the rule. `is_shown`: what changes is printed.
+pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::Result<()> {
     let path = fs::canonicalize(&args.program)
         .with_context(|| format!("cannot find {}", args.program.display()))?;
     let digest =
@@ -80,15 +113,20 @@ pub fn run(common: &Common, says: Says, args: &Args) -> anyhow::Result<ExitAnswe
     };
     let rule = rule(says, args, &name, &path, &digest.to_string());
     let after = insert(file.text(), says, &rule);
-    file.show_difference(&after)?;
-    if !args.dry_run {
-        file.put(common, &after)?;
-        show::line(format!(
-            "[app.rules.{}] is in force",
-            weir_daemon::escape(&name)
-        ))?;
+    if is_shown {
+        file.show_difference(&after)?;
     }
-    Ok(ExitAnswer::Done)
+    if !args.dry_run {
+        let warnings = file.put(common, &after)?;
+        if is_shown {
+            warnings.into_iter().try_for_each(show::line)?;
+            show::line(format!(
+                "[app.rules.{}] is in force",
+                weir_daemon::escape(&name)
+            ))?;
+        }
+    }
+    Ok(())
 }
 
 fn names_in(text: &str) -> BTreeSet<String> {
@@ -104,10 +142,7 @@ fn names_in(text: &str) -> BTreeSet<String> {
 
 /// Of letters, digits, - and _, as names of rules are.
 fn free_name(says: Says, path: &Path, taken: &BTreeSet<String>) -> String {
-    let verb = match says {
-        Says::Allow => "allow",
-        Says::Deny => "deny",
-    };
+    let verb = says.word();
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let fine = |c: char| match c {
         c if c.is_ascii_alphanumeric() || c == '-' => c,

@@ -1,0 +1,289 @@
+//! `weir app prompt`: shows connections that no rule is about, and takes answers. None of
+//! them waits for another: they are answered by number, in any order.
+
+use std::{collections::BTreeMap, io, path::Path, sync::mpsc, thread, time::Duration};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use weir_daemon::identity::digest_of;
+
+use super::{array, edit};
+use crate::cli::{Common, ExitAnswer, show};
+
+/// How often it is asked what is open.
+const EVERY: Duration = Duration::from_millis(250);
+const WORDS: &str = "[NUMBER] allow|deny [once|run|always]";
+
+/// Ask, on this terminal, whether programs may connect where no rule says so
+///
+/// It takes prompt_timeout in \[app\]. Each question has a number. Answer with a line: the
+/// number (absent: the question, if only one is open), allow or deny (a, d), and for what:
+/// once (o), this peer and port, the usual; run (r), this port of any peer; always (w), the
+/// same by a rule in conf.d/50-app-rules.toml. The first two hold while the process runs
+/// that has asked. End with Ctrl-D.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print questions, and what becomes of them, as JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Once,
+    Run,
+    Always,
+}
+
+/// An answer as it was typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Typed {
+    id: Option<u64>,
+    says: edit::Says,
+    scope: Scope,
+}
+
+fn parse(line: &str) -> Option<Typed> {
+    let mut words = line.split_whitespace().peekable();
+    let id = words.peek()?.parse().ok();
+    if id.is_some() {
+        words.next();
+    }
+    let says = match words.next()? {
+        "allow" | "a" => edit::Says::Allow,
+        "deny" | "d" => edit::Says::Deny,
+        _ => return None,
+    };
+    let scope = match words.next() {
+        None | Some("once" | "o") => Scope::Once,
+        Some("run" | "r") => Scope::Run,
+        Some("always" | "w") => Scope::Always,
+        Some(_) => return None,
+    };
+    words.next().is_none().then_some(Typed { id, says, scope })
+}
+
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
+    let client = common.client();
+    let app = client.get("/v1/app")?.ok()?;
+    if app["app"]["prompt"].is_null() {
+        bail!(
+            "nobody is asked about programs: [app] has no prompt_timeout, such as prompt_timeout = \"1m\""
+        );
+    }
+    let default = show::text(&app["app"]["default"]);
+    let (send, typed) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = io::stdin().lines().map_while(Result::ok);
+        lines.all(|line| send.send(line).is_ok())
+    });
+    if !args.json {
+        show::line(format!("waiting for questions; answer: {WORDS}"))?;
+    }
+    let mut open: BTreeMap<u64, Value> = BTreeMap::new();
+    loop {
+        let answer = client.get("/v1/app/questions")?.ok()?;
+        let rows = array(&answer["questions"]).iter();
+        let now: BTreeMap<_, _> = rows
+            .filter_map(|row| Some((row["id"].as_u64()?, row.clone())))
+            .collect();
+        // Another daemon may have given the number to another question.
+        for (id, question) in now.iter().filter(|(id, row)| open.get(id) != Some(row)) {
+            match args.json {
+                true => json_line(question)?,
+                false => described(*id, question, &default)
+                    .into_iter()
+                    .try_for_each(show::line)?,
+            }
+        }
+        for id in open.keys().filter(|id| !now.contains_key(id)) {
+            match args.json {
+                true => json_line(&json!({ "id": id, "is_over": true }))?,
+                false => show::line(format!("question {id} is over"))?,
+            }
+        }
+        open = now;
+        match typed.recv_timeout(EVERY) {
+            Ok(line) if line.trim().is_empty() => (),
+            Ok(line) => {
+                if let Err(why) = answer_line(common, args.json, &line, &mut open) {
+                    match args.json {
+                        true => json_line(&json!({ "error": format!("{why:#}") }))?,
+                        false => show::line(format!("{why:#}"))?,
+                    }
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => (),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(ExitAnswer::Done),
+        }
+    }
+}
+
+fn json_line(value: &Value) -> anyhow::Result<()> {
+    Ok(show::line(serde_json::to_string(value)?)?)
+}
+
+/// `443/tcp`, as rules name it; `None`: it has no port.
+fn port_of(question: &Value) -> Option<String> {
+    let protocol = question["protocol"].as_str()?;
+    match (question["port"].as_u64()?, protocol) {
+        (port @ 1.., "tcp" | "udp") => Some(format!("{port}/{protocol}")),
+        _ => None,
+    }
+}
+
+/// A question as a person reads it. All text in it may be an attacker's.
+fn described(id: u64, question: &Value, default: &str) -> Vec<String> {
+    let programs = array(&question["programs"]);
+    let paths: Vec<_> = programs
+        .iter()
+        .map(|exe| show::text(&exe["path"]))
+        .collect();
+    let port = match port_of(question) {
+        Some(port) => format!("port {port}"),
+        None => show::text(&question["protocol"]),
+    };
+    let peer = show::text(&question["peer"]);
+    let wants = match question["direction"] == "out" {
+        true => format!("to connect to {peer} {port}"),
+        false => format!("to be reached by {peer} at {port}"),
+    };
+    let mut lines = vec![format!(
+        "question {id}: {} wants {wants}",
+        paths.join(" and ")
+    )];
+    let digests = programs.iter().map(|exe| show::text(&exe["digest"]));
+    lines.extend(digests.map(|digest| format!("  SHA-256 {digest}")));
+    lines.push(format!(
+        "  process {}, uid {}, control group {}",
+        question["pid"],
+        question["uid"],
+        show::text(&question["cgroup"])
+    ));
+    if let Some(parent) = array(&question["parents"]).first() {
+        lines.push(format!("  started by {}", show::text(parent)));
+    }
+    let ends = question["ends"].as_str().map(show::moment);
+    lines.push(format!(
+        "  {default} without an answer until {}",
+        ends.unwrap_or_default()
+    ));
+    lines
+}
+
+fn answer_line(
+    common: &Common,
+    is_json: bool,
+    line: &str,
+    open: &mut BTreeMap<u64, Value>,
+) -> anyhow::Result<()> {
+    let Some(typed) = parse(line) else {
+        let line: String = line.chars().take(64).collect();
+        bail!("{line:?} is no answer; allowed: {WORDS}");
+    };
+    let id = match (typed.id, open.len()) {
+        (Some(id), _) => id,
+        (None, 0) => bail!("no question is open"),
+        (None, 1) => *open.keys().next().expect("one is open"),
+        (None, many) => bail!("{many} questions are open: begin with the number of one"),
+    };
+    let question = open
+        .get(&id)
+        .with_context(|| format!("no question {id} is open"))?;
+    let (verdict, scope) = (typed.says.word(), typed.scope);
+    if scope == Scope::Always {
+        always(common, is_json, typed.says, question)?;
+    }
+    let body = json!({
+        "verdict": verdict,
+        "for": if scope == Scope::Once { "once" } else { "run" },
+        "asked": question["asked"],
+    });
+    let path = format!("/v1/app/questions/{id}");
+    let answered = common
+        .client()
+        .post(&path, &body)
+        .and_then(|reply| reply.ok());
+    // The rule that is in force by now may have ended it.
+    if scope != Scope::Always {
+        answered?;
+    }
+    open.remove(&id);
+    let word = format!("{scope:?}").to_lowercase();
+    match is_json {
+        true => json_line(&json!({ "id": id, "answered": verdict, "for": word })),
+        false => Ok(show::line(format!("question {id}: {verdict} {word}"))?),
+    }
+}
+
+/// A rule about each program, in the file of `weir app allow`.
+fn always(
+    common: &Common,
+    is_json: bool,
+    says: edit::Says,
+    question: &Value,
+) -> anyhow::Result<()> {
+    for exe in array(&question["programs"]) {
+        let path = Path::new(exe["path"].as_str().context("a program without a path")?);
+        let is = digest_of(path)
+            .map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
+        if exe["digest"].as_str() != Some(is.to_string().as_str()) {
+            bail!(
+                "{} is another file than the program that has asked (of a container, or replaced): no rule was written; answer once or run",
+                path.display()
+            );
+        }
+        let is_out = question["direction"] == "out";
+        let args = edit::Args::of_port(path, port_of(question), is_out);
+        edit::add(common, says, &args, !is_json)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_in_a_question_is_escaped() {
+        let question = json!({
+            "programs": [
+                {"path": "/tmp/\u{1b}[2Jcurl\nquestion 7: /bin/ls", "digest": "ab"},
+                {"path": "/usr/bin/python3", "digest": "cd"},
+            ],
+            "pid": 7, "uid": 1000, "cgroup": "/a\nb", "parents": ["1 /sbin/\u{9b}init"],
+            "direction": "in", "protocol": "icmp", "peer": "2001:db8::1", "port": 0,
+            "ends": "2026-11-26T12:00:00Z",
+        });
+        let lines = described(3, &question, "drop");
+        assert!(
+            lines[0].ends_with("and /usr/bin/python3 wants to be reached by 2001:db8::1 at icmp"),
+            "{lines:?}"
+        );
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert!(lines.concat().chars().all(|c| !c.is_control()), "{lines:?}");
+    }
+
+    #[test]
+    fn answers_are_read_in_long_and_short_words() {
+        let of = |id, says, scope| Some(Typed { id, says, scope });
+        for (line, typed) in [
+            ("allow", of(None, edit::Says::Allow, Scope::Once)),
+            ("d", of(None, edit::Says::Deny, Scope::Once)),
+            (" 12 a r ", of(Some(12), edit::Says::Allow, Scope::Run)),
+            (
+                "3 deny always",
+                of(Some(3), edit::Says::Deny, Scope::Always),
+            ),
+            ("3 d w", of(Some(3), edit::Says::Deny, Scope::Always)),
+            ("yes", None),
+            ("3", None),
+            ("", None),
+            ("allow for ever", None),
+            ("allow once more", None),
+            ("-1 allow", None),
+        ] {
+            assert_eq!(parse(line), typed, "{line:?}");
+        }
+    }
+}
