@@ -139,21 +139,19 @@ pub(crate) fn now_ns() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Sends packets with their IP headers; how many left, and the first error of others.
-fn send(packets: &[HexBytes], gap: Duration) -> (usize, Option<String>) {
+/// Sends packets with their IP headers; those that did not leave, and the first error.
+fn send(packets: &[HexBytes], gap: Duration) -> (Vec<usize>, Option<String>) {
     let mut error = None;
     let mut sockets: [Option<Socket>; 2] = [None, None];
-    let mut count = 0;
-    for packet in packets {
-        match send_one(&packet.0, &mut sockets) {
-            Ok(()) => count += 1,
-            Err(why) => {
-                error.get_or_insert_with(|| why.to_string());
-            }
+    let mut refused = Vec::new();
+    for (at, packet) in packets.iter().enumerate() {
+        if let Err(why) = send_one(&packet.0, &mut sockets) {
+            error.get_or_insert_with(|| why.to_string());
+            refused.push(at);
         }
         thread::sleep(gap);
     }
-    (count, error)
+    (refused, error)
 }
 
 fn send_one(packet: &[u8], sockets: &mut [Option<Socket>; 2]) -> io::Result<()> {
@@ -235,8 +233,8 @@ fn answer(request: Request, listener: &mut Option<Listener>) -> Response {
         }
         Request::Send { packets, gap_us } => {
             let gap = Duration::from_micros(gap_us.min(MAX_GAP_US).into());
-            let (count, error) = send(&packets, gap);
-            Response::Sent { count, error }
+            let (refused, error) = send(&packets, gap);
+            Response::Sent { refused, error }
         }
         Request::Collect {} => match listener.take() {
             Some(listener) => {
@@ -276,6 +274,14 @@ mod tests {
         };
         let kept = listen(busy, 7, &stop, Duration::from_millis(20));
         assert_eq!((kept.packets.len(), kept.beyond), (1, 0));
+    }
+
+    #[test]
+    fn packets_that_do_not_leave_are_named() {
+        let packets = [HexBytes(vec![1]), HexBytes(vec![0x45])];
+        let (refused, error) = send(&packets, Duration::ZERO);
+        assert_eq!(refused, [0, 1]);
+        assert_eq!(error.as_deref(), Some("a packet is malformed"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::probe_packet::MAX_PROBE;
 
 /// The version of the protocol: both sides have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a line at most.
 pub const MAX_LINE: u64 = 8 << 20;
 /// Packets of one request, or of one answer, at most.
@@ -80,9 +80,9 @@ pub enum Response {
     Listening {},
     /// The packets were handed to the kernel.
     Sent {
-        /// Packets that left.
-        count: usize,
-        /// The first error of the others, if any.
+        /// Those that it refused, by their places in the request.
+        refused: Vec<usize>,
+        /// The first error of these, if any.
         error: Option<String>,
     },
     /// Packets of the run that arrived.
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let requests = [
-            Request::Hello { version: 1 },
+            Request::Hello { version: VERSION },
             Request::Listen { run: 7 },
             Request::Send {
                 packets: vec![HexBytes(vec![0x45, 0])],
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(refused, "a packet has more than 600 bytes");
         let packets = vec![HexBytes(vec![0x45]); MAX_PACKETS + 1];
         assert!(Request::Send { packets, gap_us: 0 }.check().is_err());
-        assert!(Request::Hello { version: 2 }.check().is_err());
+        assert!(Request::Hello { version: 1 }.check().is_err());
         assert!(HexBytes::try_from("00".repeat(MAX_CAPTURED + 1)).is_err());
     }
 }

@@ -134,52 +134,110 @@ pub fn measure(
     to.listen(run)?;
     let sent_at = now_ns();
     let hex = packets.iter().cloned().map(HexBytes).collect();
-    let (left, error) = from.send(hex, GAP)?;
+    let (refused, error) = from.send(hex, GAP)?;
     thread::sleep(plan.wait);
     let arrived = to.collect()?;
-    let mut tallies = vec![
-        Tally {
-            sent: plan.tries,
-            ..Tally::default()
-        };
-        probes.len()
-    ];
-    let mut is_seen = vec![false; packets.len()];
-    for (_, packet) in &arrived {
-        let Some(index) = Marker::find(packet, run).map(|marker| usize::from(marker.index)) else {
-            continue;
-        };
-        // One that comes twice counts once, one that was never sent is somebody's joke.
-        let Some(seen) = is_seen.get_mut(index).filter(|seen| !**seen) else {
-            continue;
-        };
-        *seen = true;
-        let probe = index % probes.len();
-        match &probes[probe].0 {
-            Some(option) => tallies[probe].add(compare(option, &packets[index], packet)),
-            None => tallies[probe].passed += 1,
-        }
-    }
-    let measurements = probes.into_iter().zip(tallies);
-    let measurements = measurements.map(|((option, carrier), tally)| Measurement {
-        option,
-        carrier,
-        tally,
-    });
-    let refused = packets.len().saturating_sub(left);
+    let (packets, refused) = without_refused(packets, &refused);
+    let measurements = tally(probes, &packets, &arrived, run);
     Ok(MeasuredPair {
         result: PairResult {
             from: from.label.clone(),
             to: to.label.clone(),
             is_v4,
             conditions: Some(plan.conditions()),
-            measurements: measurements.collect(),
+            measurements,
         },
         sent: packets
             .into_iter()
+            .flatten()
             .map(|packet| (sent_at, packet))
             .collect(),
         arrived,
         refused: (refused > 0).then(|| (refused, error.unwrap_or_default())),
     })
+}
+
+/// Packets with a gap for each that the sender's kernel refused, and how many those are.
+fn without_refused(packets: Vec<Vec<u8>>, refused: &[usize]) -> (Vec<Option<Vec<u8>>>, usize) {
+    let mut packets: Vec<_> = packets.into_iter().map(Some).collect();
+    let taken = refused.iter().filter_map(|at| packets.get_mut(*at)?.take());
+    let count = taken.count();
+    (packets, count)
+}
+
+/// What became of the packets that left. A probe of which none left was not measured.
+fn tally(
+    probes: Vec<Probe>,
+    sent: &[Option<Vec<u8>>],
+    arrived: &[(u64, Vec<u8>)],
+    run: u32,
+) -> Vec<Measurement> {
+    let mut tallies = vec![Tally::default(); probes.len()];
+    for (index, packet) in sent.iter().enumerate() {
+        tallies[index % probes.len()].sent += u16::from(packet.is_some());
+    }
+    let mut is_seen = vec![false; sent.len()];
+    for (_, packet) in arrived {
+        let Some(index) = Marker::find(packet, run).map(|marker| usize::from(marker.index)) else {
+            continue;
+        };
+        // One that comes twice counts once, one that was never sent is somebody's joke.
+        let Some(Some(as_sent)) = sent.get(index) else {
+            continue;
+        };
+        if std::mem::replace(&mut is_seen[index], true) {
+            continue;
+        }
+        let probe = index % probes.len();
+        match &probes[probe].0 {
+            Some(option) => tallies[probe].add(compare(option, as_sent, packet)),
+            None => tallies[probe].passed += 1,
+        }
+    }
+    let all = probes.into_iter().zip(tallies);
+    all.filter(|(_, tally)| tally.sent > 0)
+        .map(|((option, carrier), tally)| Measurement {
+            option,
+            carrier,
+            tally,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_did_not_leave_are_not_dropped_on_the_path() {
+        let path = Path {
+            source: "192.0.2.1".parse().unwrap(),
+            dest: "192.0.2.2".parse().unwrap(),
+            port: 443,
+        };
+        let probes: Vec<Probe> = [None, Some("ip:rr"), Some("ip:nop")]
+            .map(|text| (text.map(|text| text.parse().unwrap()), Carrier::Udp))
+            .into();
+        let run = 7;
+        // Two tries of each.
+        let packets: Vec<_> = (0..6u16)
+            .map(|index| {
+                let (option, carrier) = &probes[usize::from(index) % 3];
+                let marker = Marker { run, index };
+                craft(&path, *carrier, option.as_ref(), marker).unwrap()
+            })
+            .collect();
+        // Of ip:rr nothing leaves, of ip:nop one packet; places that are none are nothing.
+        let (sent, count) = without_refused(packets.clone(), &[1, 4, 5, 5, 900]);
+        assert_eq!(count, 3);
+        // One comes twice, one was never sent.
+        let arrived = [0, 0, 2, 3, 1].map(|at: usize| (0, packets[at].clone()));
+        let measured = tally(probes, &sent, &arrived, run);
+        let [plain, nop] = &measured[..] else {
+            panic!("{measured:?}")
+        };
+        assert_eq!((plain.tally.sent, plain.tally.passed), (2, 2));
+        assert_eq!((nop.tally.sent, nop.tally.passed), (1, 1));
+        assert_eq!(nop.option, Some("ip:nop".parse().unwrap()));
+    }
 }

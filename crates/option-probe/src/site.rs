@@ -284,7 +284,8 @@ impl Site {
         }
     }
 
-    /// Has the agent send packets; how many left, and the first error of others.
+    /// Has the agent send packets; those that its kernel refused, and the first
+    /// error.
     ///
     /// # Errors
     /// The agent fails.
@@ -292,12 +293,12 @@ impl Site {
         &mut self,
         packets: Vec<HexBytes>,
         gap: Duration,
-    ) -> Result<(usize, Option<String>), SiteError> {
+    ) -> Result<(Vec<usize>, Option<String>), SiteError> {
         let longer = gap * packets.len() as u32;
         let gap_us = gap.as_micros() as u32;
         match self.ask(&Request::Send { packets, gap_us }, longer)? {
-            Response::Sent { count, error } => {
-                Ok((count, error.map(|e| e.chars().take(MESSAGE).collect())))
+            Response::Sent { refused, error } => {
+                Ok((refused, error.map(|e| e.chars().take(MESSAGE).collect())))
             }
             other => Err(self.unexpected(&other)),
         }

@@ -301,13 +301,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
             Ok(Some(measured)) => {
                 if let Some((count, error)) = &measured.refused {
                     say(&format!(
-                        "{from} to {to}, {family}: {count} packets did not leave: {error}"
+                        "{from} to {to}, {family}: {count} packets did not leave, and count for nothing: {error}"
                     ));
                 }
                 if let Some(dir) = &args.pcap {
                     keep_packets(dir, &measured)?;
                 }
-                results.add(measured.result)?;
+                if measured.result.measurements.is_empty() {
+                    failed = true;
+                } else {
+                    results.add(measured.result)?;
+                }
             }
             // A site that failed before.
             Ok(None) => {}
