@@ -3,8 +3,8 @@
 //! `crates/option-probe/src/agent_protocol.rs`, and ends with it.
 
 use std::{
-    io::{self, BufRead, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    io::{self, BufRead, IoSliceMut, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
@@ -16,7 +16,8 @@ use std::{
 
 use nix::sys::{
     socket::{
-        self, AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
+        self, AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol,
+        SockType, setsockopt, sockopt,
     },
     time::TimeVal,
 };
@@ -29,6 +30,7 @@ use crate::{
     },
     packet::PacketParts,
     probe_packet::Marker,
+    site_address::can_be_reached,
 };
 
 /// How soon the end of the listening is noticed.
@@ -50,6 +52,17 @@ const MAX_GAP_US: u32 = 100_000;
 struct Kept {
     packets: Vec<Captured>,
     beyond: u64,
+    /// Packets that had no room in the socket's buffer.
+    lost: u64,
+}
+
+/// A packet that was received.
+struct Received {
+    length: usize,
+    /// Whether this host sends it.
+    is_outgoing: bool,
+    /// Packets that the socket has lost before it, since it was made; `None`: no word.
+    lost: Option<u32>,
 }
 
 /// A thread that keeps the packets of a run.
@@ -69,11 +82,15 @@ impl Listener {
         setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::new(0, TICK_US))?;
         // A smaller buffer will do, too.
         let _ = setsockopt(&wire, sockopt::RcvBufForce, &BUFFER);
+        setsockopt(&wire, sockopt::RxqOvfl, &1)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::Builder::new()
             .name("weir-options".into())
-            .spawn(move || listen(|bytes| receive(&wire, bytes), run, &stopped, DRAIN))?;
+            .spawn(move || {
+                let receive = |bytes: &mut [u8]| receive(&wire, bytes);
+                listen(receive, send_to_itself, run, &stopped, DRAIN)
+            })?;
         Ok(Self { stop, thread })
     }
 
@@ -86,15 +103,38 @@ impl Listener {
     }
 }
 
-/// Waits for a packet; `None`: none came within a tick. Whether it is one that this host sends.
-fn receive(wire: &OwnedFd, bytes: &mut [u8]) -> Option<(usize, bool)> {
-    let (length, from) = socket::recvfrom::<LinkAddr>(wire.as_raw_fd(), bytes).ok()?;
-    Some((length, from.is_some_and(|from| from.pkttype() == OUTGOING)))
+/// Waits for a packet; `None`: none came within a tick.
+fn receive(wire: &OwnedFd, bytes: &mut [u8]) -> Option<Received> {
+    let mut space = nix::cmsg_space!(u32);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let flags = MsgFlags::empty();
+    let message =
+        socket::recvmsg::<LinkAddr>(wire.as_raw_fd(), &mut parts, Some(&mut space), flags).ok()?;
+    let mut notes = message.cmsgs().into_iter().flatten();
+    let lost = notes.find_map(|note| match note {
+        ControlMessageOwned::RxqOvfl(lost) => Some(lost),
+        _ => None,
+    });
+    Some(Received {
+        length: message.bytes,
+        is_outgoing: message
+            .address
+            .is_some_and(|from| from.pkttype() == OUTGOING),
+        lost,
+    })
+}
+
+/// Has one more packet arrive on this host: packets say how many were lost before them, and
+/// nothing says it of the last ones. Without a loopback interface there is none.
+fn send_to_itself() {
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    let _ = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.send_to(&[], here));
 }
 
 /// Keeps the packets of a run until it is stopped, and what waits by then, for so long at most.
 fn listen(
-    mut receive: impl FnMut(&mut [u8]) -> Option<(usize, bool)>,
+    mut receive: impl FnMut(&mut [u8]) -> Option<Received>,
+    mut send_to_itself: impl FnMut(),
     run: u32,
     stop: &AtomicBool,
     drain: Duration,
@@ -102,9 +142,11 @@ fn listen(
     let mut kept = Kept {
         packets: Vec::new(),
         beyond: 0,
+        lost: 0,
     };
     let mut bytes = [0; MAX_CAPTURED];
     let mut end: Option<Instant> = None;
+    let mut is_last_asked = false;
     loop {
         if stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -112,12 +154,23 @@ fn listen(
                 return kept;
             }
         }
-        let Some((length, is_outgoing)) = receive(&mut bytes) else {
-            if end.is_some() {
-                return kept;
+        let Some(Received {
+            length,
+            is_outgoing,
+            lost,
+        }) = receive(&mut bytes)
+        else {
+            match (end, is_last_asked) {
+                (Some(_), true) => return kept,
+                (Some(_), false) => {
+                    is_last_asked = true;
+                    send_to_itself();
+                }
+                (None, _) => {}
             }
             continue;
         };
+        kept.lost = kept.lost.max(lost.unwrap_or(0).into());
         let packet = &bytes[..length];
         if is_outgoing || Marker::find(packet, run).is_none() {
             continue;
@@ -179,11 +232,7 @@ fn addresses() -> Vec<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
     });
-    let is_global = |addr: &IpAddr| match addr {
-        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && *v4 != Ipv4Addr::UNSPECIFIED,
-        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
-    };
-    all.filter(is_global).take(MAX_ADDRESSES).collect()
+    all.filter(can_be_reached).take(MAX_ADDRESSES).collect()
 }
 
 /// Answers requests until there is none any more.
@@ -238,8 +287,16 @@ fn answer(request: Request, listener: &mut Option<Listener>) -> Response {
         }
         Request::Collect {} => match listener.take() {
             Some(listener) => {
-                let Kept { packets, beyond } = listener.end();
-                Response::Arrived { packets, beyond }
+                let Kept {
+                    packets,
+                    beyond,
+                    lost,
+                } = listener.end();
+                Response::Arrived {
+                    packets,
+                    beyond,
+                    lost,
+                }
             }
             None => Response::Error {
                 message: "it does not listen".into(),
@@ -270,10 +327,15 @@ mod tests {
             stop.store(count >= 10, Ordering::Relaxed);
             let packet: &[u8] = if count == 11 { &probe } else { b"another" };
             bytes[..packet.len()].copy_from_slice(packet);
-            Some((packet.len(), false))
+            Some(Received {
+                length: packet.len(),
+                is_outgoing: false,
+                lost: Some(count / 11),
+            })
         };
-        let kept = listen(busy, 7, &stop, Duration::from_millis(20));
+        let kept = listen(busy, || {}, 7, &stop, Duration::from_millis(20));
         assert_eq!((kept.packets.len(), kept.beyond), (1, 0));
+        assert!(kept.lost > 0);
     }
 
     #[test]
@@ -287,7 +349,51 @@ mod tests {
     #[test]
     fn listening_ends_when_nothing_waits() {
         let stop = AtomicBool::new(true);
-        let kept = listen(|_| None, 7, &stop, Duration::from_secs(3600));
-        assert_eq!(kept.packets.len(), 0);
+        let kept = listen(|_| None, || {}, 7, &stop, Duration::from_secs(3600));
+        assert_eq!((kept.packets.len(), kept.lost), (0, 0));
+    }
+
+    /// By a socket that needs no privilege: the kernel counts for all of them alike.
+    #[test]
+    fn what_has_no_room_in_the_socket_is_counted() {
+        let wire = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        setsockopt(&wire, sockopt::RcvBuf, &4096).unwrap();
+        setsockopt(&wire, sockopt::RxqOvfl, &1).unwrap();
+        setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::new(0, TICK_US)).unwrap();
+        let here = wire.local_addr().unwrap();
+        let wire = OwnedFd::from(wire);
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for _ in 0..200 {
+            sender.send_to(&[0; 600], here).unwrap();
+        }
+        let mut bytes = [0; MAX_CAPTURED];
+        let mut there = 0_u32;
+        while let Some(received) = receive(&wire, &mut bytes) {
+            assert_eq!((received.length, received.is_outgoing), (600, false));
+            there += 1;
+        }
+        assert!(there < 200);
+        // The last ones are lost without a word, until one more arrives.
+        sender.send_to(&[0; 1], here).unwrap();
+        let last = receive(&wire, &mut bytes).unwrap();
+        assert_eq!(last.lost, Some(200 - there));
+    }
+
+    #[test]
+    fn packets_that_are_lost_last_are_counted_by_one_more() {
+        let stop = AtomicBool::new(true);
+        let is_asked = std::cell::Cell::new(false);
+        let mut said = false;
+        let receive = |_: &mut [u8]| {
+            let is_it = is_asked.get() && !std::mem::replace(&mut said, is_asked.get());
+            is_it.then_some(Received {
+                length: 0,
+                is_outgoing: true,
+                lost: Some(3),
+            })
+        };
+        let ask = || is_asked.set(true);
+        let kept = listen(receive, ask, 7, &stop, Duration::from_secs(3600));
+        assert_eq!((kept.packets.len(), kept.lost), (0, 3));
     }
 }

@@ -91,6 +91,8 @@ pub enum Response {
         packets: Vec<Captured>,
         /// Packets of the run beyond what is kept.
         beyond: u64,
+        /// Packets that arrived and were lost at the agent's socket, of this run or others.
+        lost: u64,
     },
     /// The agent could not do what it was asked for.
     Error {

@@ -17,4 +17,5 @@ pub mod pcap;
 pub mod probe_packet;
 pub mod result_file;
 pub mod site;
+mod site_address;
 pub mod verdict;

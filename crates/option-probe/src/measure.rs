@@ -14,12 +14,14 @@ use crate::{
     agent_protocol::{HexBytes, MAX_PACKETS},
     probe_packet::{Carrier, Marker, Path, craft},
     result_file::{Conditions, Measurement, PairResult},
-    site::{Site, SiteError},
+    site::{Arrived, Site, SiteError},
     verdict::{Tally, compare},
 };
 
 /// The pause between two packets: a path that limits rates is not to be measured instead.
 const GAP: Duration = Duration::from_millis(1);
+/// How often a pair is measured at most while the receiver's socket loses packets.
+const ATTEMPTS: usize = 3;
 
 /// An option, or none, on a carrier.
 pub type Probe = (Option<OptionSpec>, Carrier);
@@ -95,6 +97,9 @@ pub struct MeasuredPair {
     pub arrived: Vec<(u64, Vec<u8>)>,
     /// Packets that the sender's own kernel refused, and its first error.
     pub refused: Option<(usize, String)>,
+    /// Packets that arrived at the receiver's host and had no room in its agent's socket, of
+    /// this measurement or others. Probes of which a packet is missing are left out then.
+    pub lost: u64,
 }
 
 /// A number that nobody on the path knows beforehand.
@@ -102,11 +107,27 @@ fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// Measures from one site to another.
+/// Measures from one site to another, again if the receiver's socket loses packets.
 ///
 /// # Errors
 /// A site fails.
 pub fn measure(
+    from: &mut Site,
+    to: &mut Site,
+    path: &Path,
+    plan: &ProbePlan,
+) -> Result<MeasuredPair, ProbeError> {
+    let mut measured = measure_once(from, to, path, plan)?;
+    for _ in 1..ATTEMPTS {
+        if measured.lost == 0 {
+            break;
+        }
+        measured = measure_once(from, to, path, plan)?;
+    }
+    Ok(measured)
+}
+
+fn measure_once(
     from: &mut Site,
     to: &mut Site,
     path: &Path,
@@ -136,9 +157,12 @@ pub fn measure(
     let hex = packets.iter().cloned().map(HexBytes).collect();
     let (refused, error) = from.send(hex, GAP)?;
     thread::sleep(plan.wait);
-    let arrived = to.collect()?;
+    let Arrived {
+        packets: arrived,
+        lost,
+    } = to.collect()?;
     let (packets, refused) = without_refused(packets, &refused);
-    let measurements = tally(probes, &packets, &arrived, run);
+    let measurements = tally(probes, &packets, &arrived, run, lost > 0);
     Ok(MeasuredPair {
         result: PairResult {
             from: from.label.clone(),
@@ -154,6 +178,7 @@ pub fn measure(
             .collect(),
         arrived,
         refused: (refused > 0).then(|| (refused, error.unwrap_or_default())),
+        lost,
     })
 }
 
@@ -165,12 +190,15 @@ fn without_refused(packets: Vec<Vec<u8>>, refused: &[usize]) -> (Vec<Option<Vec<
     (packets, count)
 }
 
-/// What became of the packets that left. A probe of which none left was not measured.
+/// What became of the packets that left. A probe of which none left was not measured, nor one
+/// of which none arrived, if nothing without an option left beside it: both may be the sender's
+/// host. Where the receiver's host has lost some, those of which all arrived were measured.
 fn tally(
     probes: Vec<Probe>,
     sent: &[Option<Vec<u8>>],
     arrived: &[(u64, Vec<u8>)],
     run: u32,
+    has_lost: bool,
 ) -> Vec<Measurement> {
     let mut tallies = vec![Tally::default(); probes.len()];
     for (index, packet) in sent.iter().enumerate() {
@@ -194,8 +222,15 @@ fn tally(
             None => tallies[probe].passed += 1,
         }
     }
-    let all = probes.into_iter().zip(tallies);
-    all.filter(|(_, tally)| tally.sent > 0)
+    let all: Vec<_> = probes.into_iter().zip(tallies).collect();
+    let has_plain = |carrier: Carrier| {
+        let mut plain = all.iter().filter(|((option, _), _)| option.is_none());
+        plain.any(|((_, of), tally)| *of == carrier && tally.sent > 0)
+    };
+    let left: Vec<_> = Carrier::ALL.into_iter().filter(|c| has_plain(*c)).collect();
+    all.into_iter()
+        .filter(|(_, tally)| tally.sent > 0 && (!has_lost || tally.arrived() == tally.sent))
+        .filter(|((_, carrier), tally)| tally.arrived() > 0 || left.contains(carrier))
         .map(|((option, carrier), tally)| Measurement {
             option,
             carrier,
@@ -232,12 +267,28 @@ mod tests {
         assert_eq!(count, 3);
         // One comes twice, one was never sent.
         let arrived = [0, 0, 2, 3, 1].map(|at: usize| (0, packets[at].clone()));
-        let measured = tally(probes, &sent, &arrived, run);
+        let measured = tally(probes.clone(), &sent, &arrived, run, false);
         let [plain, nop] = &measured[..] else {
             panic!("{measured:?}")
         };
         assert_eq!((plain.tally.sent, plain.tally.passed), (2, 2));
         assert_eq!((nop.tally.sent, nop.tally.passed), (1, 1));
         assert_eq!(nop.option, Some("ip:nop".parse().unwrap()));
+        // Nothing without an option left: nobody knows whether the path passes anything.
+        let (sent, _) = without_refused(packets.clone(), &[0, 3]);
+        let arrived = [2, 5].map(|at: usize| (0, packets[at].clone()));
+        let measured = tally(probes.clone(), &sent, &arrived, run, false);
+        assert_eq!(measured.len(), 1, "{measured:?}");
+        assert_eq!(measured[0].option, nop.option);
+        // What the receiver's host has lost may be any packet that is missing.
+        let (sent, _) = without_refused(packets.clone(), &[]);
+        let arrived = [0, 3, 1, 2, 5].map(|at: usize| (0, packets[at].clone()));
+        let options = |has_lost| {
+            let measured = tally(probes.clone(), &sent, &arrived, run, has_lost);
+            let options = measured.iter().map(|m| m.option.clone());
+            options.collect::<Vec<_>>()
+        };
+        assert_eq!(options(false).len(), 3);
+        assert_eq!(options(true), [None, nop.option.clone()]);
     }
 }

@@ -16,10 +16,10 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::{
     agent_protocol::{
-        HexBytes, MAX_ADDRESSES, ProtocolError, Request, Response, VERSION, read_message,
-        write_message,
+        HexBytes, ProtocolError, Request, Response, VERSION, read_message, write_message,
     },
     result_file::{MAX_LABEL, is_label},
+    site_address::{check_told, source},
 };
 
 /// The time in which an agent answers; ssh asks for nothing, so it takes no longer.
@@ -118,6 +118,14 @@ impl SiteError {
     }
 }
 
+/// What arrived at a site in a run.
+pub struct Arrived {
+    /// Packets of the run, each with its time there, in nanoseconds since 1970.
+    pub packets: Vec<(u64, Vec<u8>)>,
+    /// Packets of this run or others that had no room in the agent's socket.
+    pub lost: u64,
+}
+
 /// A site with its agent; the agent ends with it.
 pub struct Site {
     /// The name in results.
@@ -126,6 +134,8 @@ pub struct Site {
     addresses: Vec<IpAddr>,
     /// Addresses that its host has itself: behind a NAT, others.
     own: Vec<IpAddr>,
+    /// Whether its agent told by which addresses others reach it, and nobody named any.
+    is_told: bool,
     requests: SyncSender<Vec<u8>>,
     answers: Receiver<Result<Response, ProtocolError>>,
     _child: AgentProcess,
@@ -156,9 +166,10 @@ impl Site {
         let mut site = Self::of(label, spec.addresses.clone(), child)?;
         match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
             Response::Hello { version, addresses } if version == VERSION => {
-                site.own = addresses.into_iter().take(MAX_ADDRESSES).collect();
+                site.own = check_told(addresses).map_err(refused)?;
                 if site.addresses.is_empty() {
                     site.addresses = site.own.clone();
+                    site.is_told = true;
                 }
             }
             other => return Err(site.unexpected(&other)),
@@ -216,10 +227,18 @@ impl Site {
             label,
             addresses,
             own: Vec::new(),
+            is_told: false,
             requests,
             answers,
             _child: child,
         })
+    }
+
+    /// Addresses to which others send because its agent said so: the first of each family;
+    /// none, if the site was named with addresses.
+    pub fn told_addresses(&self) -> Vec<IpAddr> {
+        let both = [true, false].into_iter().filter(|_| self.is_told);
+        both.filter_map(|is_v4| self.address(is_v4)).collect()
     }
 
     /// The address of a family by which others reach it.
@@ -304,29 +323,30 @@ impl Site {
         }
     }
 
-    /// The packets that arrived since the agent began to keep them, with their times.
+    /// What arrived since the agent began to keep packets.
     ///
     /// # Errors
     /// The agent fails.
-    pub fn collect(&mut self) -> Result<Vec<(u64, Vec<u8>)>, SiteError> {
+    pub fn collect(&mut self) -> Result<Arrived, SiteError> {
         match self.ask(&Request::Collect {}, Duration::ZERO)? {
-            Response::Arrived { packets, beyond: 0 } => Ok(packets
-                .into_iter()
-                .map(|captured| (captured.time_ns, captured.packet.0))
-                .collect()),
+            Response::Arrived {
+                packets,
+                beyond: 0,
+                lost,
+            } => {
+                let packets = packets.into_iter();
+                let packets = packets.map(|captured| (captured.time_ns, captured.packet.0));
+                Ok(Arrived {
+                    packets: packets.collect(),
+                    lost,
+                })
+            }
             Response::Arrived { beyond, .. } => Err(self.error(format!(
                 "{beyond} more packets arrived than can be kept: something repeats them"
             ))),
             other => Err(self.unexpected(&other)),
         }
     }
-}
-
-fn source(reached_by: &[IpAddr], own: &[IpAddr], is_v4: bool) -> Option<IpAddr> {
-    let mut reached_by = reached_by.iter().filter(|a| a.is_ipv4() == is_v4);
-    let both = reached_by.find(|address| own.contains(address));
-    let mut own = own.iter().filter(|a| a.is_ipv4() == is_v4);
-    both.or_else(|| own.next()).copied()
 }
 
 /// Starts a program in a network namespace, by a thread that has entered it.
@@ -419,23 +439,5 @@ mod tests {
         assert_eq!(error(), "site west: its agent does not answer");
         error();
         assert_eq!(error(), "site west: its agent reads no requests");
-    }
-
-    #[test]
-    fn packets_leave_from_an_address_of_the_host() {
-        let read = |list: &[&str]| -> Vec<IpAddr> {
-            list.iter().map(|text| text.parse().unwrap()).collect()
-        };
-        let own = read(&["10.0.0.5", "192.0.2.7", "2001:db8::7"]);
-        for (reached_by, is_v4, wanted) in [
-            (&["198.51.100.1"][..], true, "10.0.0.5"),
-            (&["192.0.2.7"], true, "192.0.2.7"),
-            (&["198.51.100.1", "192.0.2.7"], true, "192.0.2.7"),
-            (&["198.51.100.1"], false, "2001:db8::7"),
-        ] {
-            let source = source(&read(reached_by), &own, is_v4).unwrap();
-            assert_eq!(source.to_string(), wanted, "{reached_by:?}");
-        }
-        assert_eq!(source(&read(&["2001:db8::9"]), &own[..2], false), None);
     }
 }
