@@ -50,7 +50,12 @@ const OPTIONS: [&str; 14] = [
 ];
 
 /// The verdict of a pair about an option on a carrier.
-fn verdict<'j>(json: &'j Value, pair: (&str, &str, &str), option: &str, carrier: &str) -> &'j str {
+pub fn verdict<'j>(
+    json: &'j Value,
+    pair: (&str, &str, &str),
+    option: &str,
+    carrier: &str,
+) -> &'j str {
     let mut pairs = json["pairs"].as_array().unwrap().iter();
     let pair = pairs
         .find(|p| p["from"] == pair.0 && p["to"] == pair.1 && p["family"] == pair.2)
@@ -60,7 +65,7 @@ fn verdict<'j>(json: &'j Value, pair: (&str, &str, &str), option: &str, carrier:
         .map_or("", |row| row["verdict"].as_str().unwrap())
 }
 
-fn words<'w>(lab: &'w [String], more: &[&'w str]) -> Vec<&'w str> {
+pub fn words<'w>(lab: &'w [String], more: &[&'w str]) -> Vec<&'w str> {
     let mut words = vec!["options", "probe"];
     words.extend(lab.iter().map(String::as_str));
     words.extend(more);
@@ -74,7 +79,7 @@ fn options() -> Vec<&'static str> {
         .collect()
 }
 
-fn filter(router: &Namespace, dir: &Path, rules: &str) {
+pub fn filter(router: &Namespace, dir: &Path, rules: &str) {
     let file = dir.join("rules.nft");
     fs::write(&file, rules).unwrap();
     router.run("nft", &["-f", file.to_str().unwrap()]).unwrap();
@@ -294,6 +299,95 @@ fn root_a_site_is_reached_by_ssh() {
     }
     with("echo hello").refused(&["site east: its agent: a line is no message of this protocol"]);
     with("true").refused(&["site east: its agent: it has ended"]);
+}
+
+/// What the sender's own kernel refuses says nothing about the path.
+#[test]
+fn root_packets_that_do_not_leave_are_not_dropped_on_the_path() {
+    let Some(lab) = Lab::new(&["nft"]) else {
+        return;
+    };
+    filter(
+        &lab.west,
+        lab.dir.path(),
+        "table inet own { chain output { type filter hook output priority 0
+          ip option rr exists drop
+          exthdr hbh exists drop
+        }
+        }
+        ",
+    );
+    let sites = [("west", &lab.west), ("east", &lab.east)]
+        .map(|(label, space)| format!("{label}=netns:{}", space.name()));
+    let more = [
+        "--option", "ip:rr", "--option", "ip:nop", "--option", "hop:padn", "--json",
+    ];
+    let said = lab.weir(&lab.router, &words(&sites, &more)).done();
+    assert!(
+        said.err
+            .contains("west to east, IPv4: 9 packets did not leave"),
+        "{said:?}"
+    );
+    let json = said.json();
+    for (family, option, left) in [
+        ("ipv4", "ip:rr", ""),
+        ("ipv4", "ip:nop", "pass"),
+        ("ipv6", "hop:padn", ""),
+    ] {
+        for carrier in ["icmp", "udp", "tcp"] {
+            let found = verdict(&json, ("west", "east", family), option, carrier);
+            assert_eq!(found, left, "{option} on {carrier}: {json}");
+            let back = verdict(&json, ("east", "west", family), option, carrier);
+            assert_eq!(back, "pass", "{option} on {carrier}: {json}");
+        }
+    }
+}
+
+/// The receiver's host sees each packet twice: in that of the tunnel, where the option is not
+/// in the outer header, and as it comes out.
+#[test]
+fn root_options_pass_a_tunnel_that_is_not_encrypted() {
+    let Some(lab) = Lab::new(&[]) else {
+        return;
+    };
+    for (site, local, remote, host) in [
+        (&lab.west, WEST[0], EAST[0], 1),
+        (&lab.east, EAST[0], WEST[0], 2),
+    ] {
+        let made = site.ip(&[
+            format!("link add tunnel type vxlan id 7 dstport 4789 local {local} remote {remote}"),
+            format!("address add 10.77.0.{host}/24 dev tunnel"),
+            format!("address add 2001:db8:77::{host}/64 dev tunnel nodad"),
+            "link set tunnel up".to_owned(),
+        ]);
+        if let Err(error) = made {
+            eprintln!("skipped: no VXLAN: {error}");
+            return;
+        }
+    }
+    let sites = [("west", &lab.west, 1), ("east", &lab.east, 2)].map(|(label, space, host)| {
+        let name = space.name();
+        format!("{label}=netns:{name}/10.77.0.{host},2001:db8:77::{host}")
+    });
+    let more = [
+        "--option", "ip:rr", "--option", "hop:padn", "--option", "tcp:ts", "--option", "udp:time",
+        "--json",
+    ];
+    let json = lab.weir(&lab.router, &words(&sites, &more)).done().json();
+    for (family, option, carriers) in [
+        ("ipv4", "ip:rr", &["icmp", "udp", "tcp"][..]),
+        ("ipv6", "hop:padn", &["icmp", "udp", "tcp"]),
+        ("ipv4", "tcp:ts", &["tcp"]),
+        ("ipv4", "udp:time", &["udp"]),
+        ("ipv6", "udp:time", &["udp"]),
+    ] {
+        for carrier in carriers {
+            for (from, to) in [("west", "east"), ("east", "west")] {
+                let found = verdict(&json, (from, to, family), option, carrier);
+                assert_eq!(found, "pass", "{option} on {carrier}, {family}: {json}");
+            }
+        }
+    }
 }
 
 /// Sites of the survey (the recount of its captures): what arrived with record route and

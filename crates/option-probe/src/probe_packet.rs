@@ -97,7 +97,9 @@ impl Marker {
     }
 
     /// The marker of a packet that arrived, if it is one of this run; also of a packet that
-    /// cannot be taken apart any more, as long as its payload is whole.
+    /// cannot be taken apart any more, as long as its payload is whole. A packet with the probe
+    /// in it as a whole is none: that of a tunnel, out of which the probe comes as well, or an
+    /// ICMP error that quotes it.
     pub fn find(packet: &[u8], run: u32) -> Option<Self> {
         let wanted = [&MAGIC[..], &run.to_be_bytes()].concat();
         let behind = match PacketParts::read(packet) {
@@ -110,12 +112,22 @@ impl Marker {
             Some(parts) if parts.payload.starts_with(&wanted) => &parts.payload[wanted.len()..],
             _ => {
                 let at = packet.windows(wanted.len()).position(|b| b == wanted)?;
+                if (1..at).any(|begin| is_probe(&packet[begin..], &wanted)) {
+                    return None;
+                }
                 &packet[at + wanted.len()..]
             }
         };
         let index = word(behind, 0)?;
         Some(Self { run, index })
     }
+}
+
+/// Whether it is a whole packet of ICMP or UDP with this payload.
+fn is_probe(packet: &[u8], payload: &[u8]) -> bool {
+    PacketParts::read(packet).is_some_and(|parts| {
+        matches!(parts.protocol, 1 | 17 | 58) && parts.payload.starts_with(payload)
+    })
 }
 
 /// The ends of a path, of one family.

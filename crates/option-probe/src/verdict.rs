@@ -288,6 +288,49 @@ mod tests {
         }
     }
 
+    /// Packets of IP-in-IP, GRE and VXLAN with a packet in them.
+    fn tunnels(inner: &[u8]) -> Vec<Vec<u8>> {
+        let is_v4 = inner[0] >> 4 == 4;
+        let ethertype: [u8; 2] = if is_v4 { [8, 0] } else { [0x86, 0xdd] };
+        let vxlan = |length: usize| {
+            let mut udp = vec![0xc0, 0, 0x12, 0xb5];
+            udp.extend((length as u16 + 30).to_be_bytes());
+            udp.extend([0, 0, 8, 0, 0, 0, 0, 0, 7, 0]);
+            udp.extend([2; 12]);
+            udp.extend(ethertype);
+            udp
+        };
+        let heads = [
+            (if is_v4 { 4 } else { 41 }, Vec::new()),
+            (47, [[0, 0], ethertype].concat()),
+            (17, vxlan(inner.len())),
+        ];
+        let outer = heads.into_iter().map(|(protocol, head)| {
+            let mut outer = vec![0x45, 0];
+            outer.extend((20 + head.len() as u16 + inner.len() as u16).to_be_bytes());
+            outer.extend([0, 0, 0, 0, 63, protocol, 0, 0]);
+            outer.extend([198, 51, 100, 1, 198, 51, 100, 2]);
+            [&outer, &head, inner].concat()
+        });
+        outer.collect()
+    }
+
+    #[test]
+    fn the_packet_of_a_tunnel_is_not_the_probe_in_it() {
+        for (option, carrier, is_v4) in all_probes() {
+            let sent = craft(&path(is_v4), carrier, Some(&option), MARKER).unwrap();
+            for outer in tunnels(&sent) {
+                assert!(PacketParts::read(&outer).is_some());
+                assert_eq!(Marker::find(&outer, MARKER.run), None, "{option} {carrier}");
+            }
+        }
+        // One that is changed so that it cannot be read any more still is a probe.
+        let mut sent = craft(&path(true), Carrier::Udp, None, MARKER).unwrap();
+        sent[24..26].copy_from_slice(&[0xff, 0xff]);
+        assert_eq!(PacketParts::read(&sent), None);
+        assert_eq!(Marker::find(&sent, MARKER.run), Some(MARKER));
+    }
+
     #[test]
     fn a_nat_that_writes_other_addresses_changes_no_option() {
         for (option, carrier, is_v4) in all_probes() {
