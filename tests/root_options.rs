@@ -6,5 +6,7 @@ mod common;
 mod inject;
 #[path = "root_options/lab.rs"]
 mod lab;
+#[path = "root_options/output.rs"]
+mod output;
 #[path = "root_options/probe.rs"]
 mod probe;

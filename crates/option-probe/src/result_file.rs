@@ -2,7 +2,14 @@
 //! says what the file is. A line is written when its pair is done, so that what was measured
 //! before an interruption stays. The file may be anybody's: it is read with bounds.
 
-use std::io::{self, BufRead, Read, Write};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, BufRead, Read, Write},
+    ops::Deref,
+};
+
+use nix::fcntl::{Flock, FlockArg};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +22,12 @@ use crate::{
 
 /// Bytes of a line at most.
 const MAX_LINE: u64 = 1 << 20;
-/// Pairs in a file at most: 64 sites, all to all, in two families.
+/// Sites of one measurement, and of a file, at most.
+pub const MAX_SITES: usize = 64;
+/// Pairs in a file at most: all sites to all, in two families.
 pub const MAX_PAIRS: usize = 8192;
+/// Measurements of all pairs in a file at most.
+pub const MAX_MEASUREMENTS: usize = 1 << 20;
 /// Measurements of a pair at most.
 pub const MAX_ROWS: usize = 1024;
 /// Characters of a site's name at most.
@@ -45,9 +56,41 @@ pub enum ResultFileError {
         /// The mistake in the line.
         why: String,
     },
-    /// There are too many pairs.
-    #[error("line {0}: more than {MAX_PAIRS} pairs")]
-    TooMany(usize),
+    /// There is too much of something.
+    #[error("line {line}: more than {limit} {what}")]
+    TooMany {
+        /// The number of the line, from 1 on.
+        line: usize,
+        /// So many there may be.
+        limit: usize,
+        /// What there is too much of.
+        what: &'static str,
+    },
+}
+
+/// A file of results that nobody else writes for as long.
+pub struct LockedFile(Flock<File>);
+
+impl LockedFile {
+    /// Locks a file; `None`: somebody else has it.
+    ///
+    /// # Errors
+    /// The file system has no locks.
+    pub fn lock(file: File) -> io::Result<Option<Self>> {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => Ok(Some(Self(locked))),
+            Err((_, nix::Error::EWOULDBLOCK)) => Ok(None),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -222,6 +265,7 @@ impl ResultFile {
         let mut file = io::BufReader::new(file);
         let mut read = Self::default();
         let mut number = 0;
+        let mut sites = BTreeSet::new();
         loop {
             let mut line = Vec::new();
             let bytes = (&mut file).take(MAX_LINE).read_until(b'\n', &mut line)? as u64;
@@ -249,13 +293,36 @@ impl ResultFile {
             } else {
                 let line: PairLine =
                     serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
-                read.add(PairResult::try_from(line).map_err(wrong)?);
-                if read.pairs.len() > MAX_PAIRS {
-                    return Err(ResultFileError::TooMany(number));
+                let pair = PairResult::try_from(line).map_err(wrong)?;
+                for label in [&pair.from, &pair.to] {
+                    if !sites.contains(label) {
+                        sites.insert(label.clone());
+                    }
+                }
+                read.add(pair);
+                let measurements = read.pairs.iter().map(|pair| pair.measurements.len()).sum();
+                for (count, limit, what) in [
+                    (sites.len(), MAX_SITES, "sites"),
+                    (read.pairs.len(), MAX_PAIRS, "pairs of sites"),
+                    (measurements, MAX_MEASUREMENTS, "measurements"),
+                ] {
+                    if count > limit {
+                        return Err(ResultFileError::TooMany {
+                            line: number,
+                            limit,
+                            what,
+                        });
+                    }
                 }
             }
             read.whole += bytes;
         }
+    }
+
+    /// The labels of all sites.
+    pub fn sites(&self) -> BTreeSet<&str> {
+        let pairs = self.pairs.iter();
+        pairs.flat_map(|pair| [&*pair.from, &*pair.to]).collect()
     }
 
     /// Adds a pair. Of an earlier result of it, under the same conditions, stays what is not
@@ -344,210 +411,4 @@ pub fn write_pair(out: &mut impl Write, pair: &PairResult) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CONDITIONS: Conditions = Conditions {
-        port: 443,
-        tries: 3,
-    };
-
-    fn pair(to: &str) -> PairResult {
-        let measurement = |option: Option<&str>, passed| Measurement {
-            option: option.map(|text| text.parse().unwrap()),
-            carrier: Carrier::Icmp,
-            tally: Tally {
-                sent: 3,
-                passed,
-                ..Tally::default()
-            },
-        };
-        PairResult {
-            from: "west".into(),
-            to: to.into(),
-            is_v4: true,
-            conditions: Some(CONDITIONS),
-            measurements: vec![
-                measurement(None, 3),
-                measurement(Some("ip:rr"), 0),
-                measurement(Some("ip:94=aabb"), 3),
-            ],
-        }
-    }
-
-    fn file(pairs: &[PairResult]) -> Vec<u8> {
-        let mut out = Vec::new();
-        write_head(&mut out).unwrap();
-        for pair in pairs {
-            write_pair(&mut out, pair).unwrap();
-        }
-        out
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let pairs = [pair("east"), pair("north")];
-        let bytes = file(&pairs);
-        let read = ResultFile::read(&bytes[..]).unwrap();
-        assert_eq!(read.pairs, pairs);
-        assert_eq!((read.whole, read.is_cut), (bytes.len() as u64, false));
-        let route = "ip:rr".parse().unwrap();
-        assert_eq!(
-            pairs[0].verdict(&route, Carrier::Icmp),
-            Some(Verdict::Dropped)
-        );
-        assert_eq!(pairs[0].verdict(&route, Carrier::Udp), None);
-        let wanted = [(Some(route), Carrier::Icmp)];
-        assert!(
-            read.find("west", "east", true, CONDITIONS, &wanted)
-                .is_some()
-        );
-        assert!(
-            read.find("west", "east", false, CONDITIONS, &wanted)
-                .is_none()
-        );
-        let more = [(None, Carrier::Udp)];
-        assert!(read.find("west", "east", true, CONDITIONS, &more).is_none());
-    }
-
-    #[test]
-    fn a_file_that_is_cut_anywhere_keeps_its_whole_lines() {
-        let pairs = [pair("east"), pair("north")];
-        let bytes = file(&pairs);
-        let ends: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
-        for cut in 0..=bytes.len() {
-            let read = ResultFile::read(&bytes[..cut]).unwrap();
-            let whole = ends.iter().filter(|end| **end < cut).count();
-            assert_eq!(read.pairs.len(), whole.saturating_sub(1), "{cut}");
-            assert_eq!(read.is_cut, read.whole != cut as u64);
-        }
-        // A pair that is measured again counts as it was measured last.
-        let again = [pair("east"), pair("north"), pair("east")];
-        assert_eq!(ResultFile::read(&file(&again)[..]).unwrap().pairs.len(), 2);
-    }
-
-    #[test]
-    fn a_foreign_file_without_the_end_of_a_line_is_no_cut_one() {
-        for foreign in [
-            "n",
-            "notes of mine",
-            "{\"weir_options_probe\":2}",
-            "{\"a\":1}",
-        ] {
-            let error = ResultFile::read(foreign.as_bytes()).unwrap_err();
-            assert!(matches!(error, ResultFileError::Head), "{foreign}: {error}");
-        }
-        let head = ResultFile::read(&b"{\"weir_opt"[..]).unwrap();
-        assert_eq!((head.whole, head.is_cut), (0, true));
-    }
-
-    #[test]
-    fn other_ports_and_tries_are_other_measurements() {
-        let mut file = ResultFile::default();
-        file.add(pair("east"));
-        let wanted = [(Some("ip:rr".parse().unwrap()), Carrier::Icmp)];
-        let found = |file: &ResultFile, port, tries| {
-            let conditions = Conditions { port, tries };
-            file.find("west", "east", true, conditions, &wanted)
-                .is_some()
-        };
-        assert!(found(&file, 443, 3));
-        assert!(!found(&file, 80, 3));
-        assert!(!found(&file, 443, 4));
-        // Of other conditions nothing stays, so that a table is of one measurement.
-        let mut other = pair("east");
-        other.conditions = Some(Conditions { port: 80, tries: 3 });
-        other.measurements.truncate(2);
-        file.add(other.clone());
-        assert_eq!(file.pairs, [other]);
-        // A line of an earlier weir is read, and is measured again.
-        let line = r#"{"from":"west","to":"east","family":4,"measurements":[]}"#;
-        let old = format!("{}{line}\n", head_line().unwrap());
-        let old = ResultFile::read(old.as_bytes()).unwrap();
-        assert_eq!(old.pairs[0].conditions, None);
-        assert!(old.find("west", "east", true, CONDITIONS, &[]).is_none());
-    }
-
-    #[test]
-    fn measurements_of_other_options_stay() {
-        let with = |text: &str, plain, passed| {
-            let mut pair = pair("east");
-            pair.measurements.truncate(2);
-            pair.measurements[0].tally.passed = plain;
-            pair.measurements[1].option = Some(text.parse().unwrap());
-            pair.measurements[1].tally.passed = passed;
-            pair
-        };
-        let verdict = |file: &ResultFile, text: &str| {
-            file.pairs[0].verdict(&text.parse().unwrap(), Carrier::Icmp)
-        };
-        let mut file = ResultFile::default();
-        file.add(with("ip:rr", 3, 0));
-        file.add(with("ip:nop", 3, 3));
-        assert_eq!(file.pairs[0].measurements.len(), 3);
-        assert_eq!(verdict(&file, "ip:rr"), Some(Verdict::Dropped));
-        assert_eq!(verdict(&file, "ip:nop"), Some(Verdict::Pass));
-        // Where there was no path, nothing was dropped, although there is one now.
-        file.add(with("ip:ts", 0, 0));
-        assert_eq!(verdict(&file, "ip:rr"), None);
-        assert_eq!(verdict(&file, "ip:ts"), Some(Verdict::NoPath));
-        file.add(with("ip:rr", 3, 0));
-        assert_eq!(verdict(&file, "ip:ts"), None);
-        assert_eq!(verdict(&file, "ip:nop"), Some(Verdict::Pass));
-    }
-
-    #[test]
-    fn mistakes_are_named_by_line() {
-        let good = String::from_utf8(file(&[pair("east")])).unwrap();
-        for (from, to, said) in [
-            (
-                "\"weir_options_probe\":1",
-                "\"weir_options_probe\":2",
-                "line 1: it is no file",
-            ),
-            (
-                "\"family\":4",
-                "\"family\":5",
-                "line 2: family is 5; allowed: 4, 6",
-            ),
-            (
-                "\"to\":\"east\"",
-                "\"to\":\"ea st\"",
-                "line 2: \"ea st\" is no name",
-            ),
-            (
-                "ip:rr",
-                "ip:no",
-                "line 2: option \"ip:no\": ip has no option",
-            ),
-            (
-                "\"icmp\"",
-                "\"ICMP\"",
-                "line 2: carrier \"ICMP\": allowed: icmp, udp, tcp",
-            ),
-            (
-                "\"passed\":3",
-                "\"passed\":4",
-                "line 2: 4 packets arrived of 3",
-            ),
-            (
-                "ip:exp-94=aabb",
-                "ip:rr",
-                "line 2: ip:rr on icmp is there twice",
-            ),
-            (
-                "\"sent\":3",
-                "\"sent\":3,\"more\":1",
-                "unknown field `more`",
-            ),
-            ("\"sent\":3", "\"sent\":70000", "line 2: "),
-        ] {
-            let bad = good.replacen(from, to, 1);
-            assert_ne!(bad, good);
-            let error = ResultFile::read(bad.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
-        }
-        let long = format!("{good}{}", " ".repeat(1 << 20));
-        assert!(ResultFile::read(long.as_bytes()).is_err());
-    }
-}
+mod tests;

@@ -1,32 +1,31 @@
 //! `weir options probe`
 
+mod output;
+
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, BufWriter, IsTerminal, Seek, SeekFrom, Write},
-    path::{Path, PathBuf},
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
     time::Duration,
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use serde_json::{Value, json};
 use weir_daemon::escape;
 use weir_option_probe::{
     matrix::Matrix,
     measure::{MeasuredPair, ProbeError, ProbePlan, measure},
-    pcap,
     probe_packet::{self, Carrier},
-    result_file::{self, PairResult, ResultFile},
+    result_file::{MAX_SITES, PairResult},
     site::{AgentOptions, Site, SiteSpec},
     verdict::Verdict,
 };
 
+use self::output::{Captures, Drawing, Results};
 use super::{
     super::{ExitAnswer, show},
     inject::read_options,
 };
 
-/// Sites of one measurement at most.
-const MAX_SITES: usize = 64;
 /// What is measured unless options are named: what each layer knows, and what it does not.
 const USUAL: [&str; 19] = [
     "ip:nop",
@@ -154,59 +153,6 @@ impl Args {
     }
 }
 
-/// The file of results, at its end.
-struct Results {
-    file: Option<(PathBuf, File)>,
-    kept: ResultFile,
-}
-
-impl Results {
-    fn open(path: Option<&PathBuf>) -> anyhow::Result<Self> {
-        let Some(path) = path else {
-            return Ok(Self {
-                file: None,
-                kept: ResultFile::default(),
-            });
-        };
-        let shown = path.display();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options
-            .open(path)
-            .with_context(|| format!("cannot open {shown}"))?;
-        let kept = ResultFile::read(&file).with_context(|| shown.to_string())?;
-        if kept.is_cut {
-            say(&format!(
-                "{shown}: the last line is not whole: its pair is measured again"
-            ));
-        }
-        // What is behind the whole lines goes.
-        file.set_len(kept.whole)
-            .and_then(|()| file.seek(SeekFrom::Start(kept.whole)))
-            .and_then(|_| match kept.whole {
-                0 => result_file::write_head(&mut file),
-                _ => Ok(()),
-            })
-            .with_context(|| format!("cannot write {shown}"))?;
-        Ok(Self {
-            file: Some((path.clone(), file)),
-            kept,
-        })
-    }
-
-    fn add(&mut self, pair: PairResult) -> anyhow::Result<()> {
-        if let Some((path, file)) = &mut self.file {
-            let mut line = Vec::new();
-            result_file::write_pair(&mut line, &pair)?;
-            file.write_all(&line)
-                .and_then(|()| file.sync_data())
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        self.kept.add(pair);
-        Ok(())
-    }
-}
-
 /// A line for the administrator beside the results.
 fn say(text: &str) {
     // Nobody is left to tell if this fails.
@@ -246,9 +192,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
             bail!("two sites are called {label:?}: give one another name by LABEL=");
         }
     }
-    let mut results = Results::open(args.resume.as_ref())?;
-    if let Some(dir) = &args.pcap {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    // All that is written is opened first: measuring may take hours.
+    let mut results = Results::open(args.resume.as_deref())?;
+    results.has_room_for(args.sites.iter().map(|site| &*site.label))?;
+    let captures = args.pcap.as_deref().map(Captures::open).transpose()?;
+    let drawing = args.svg.as_deref().map(Drawing::open).transpose()?;
+    if let (Some(drawing), Some(path)) = (&drawing, &args.resume) {
+        drawing.is_another_file(path)?;
     }
     let options = AgentOptions {
         remote_command: args.agent.clone(),
@@ -263,6 +213,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
             failed = true;
         }
         sites.push(opened.ok());
+    }
+    for site in sites.iter().flatten() {
+        let told = site.told_addresses();
+        if !told.is_empty() {
+            let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+            say(&format!(
+                "site {}: others send to {}, as its host says",
+                site.label,
+                told.join(" and ")
+            ));
+        }
     }
     let families = args.families();
     for (site, is_v4) in sites
@@ -304,8 +265,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
                         "{from} to {to}, {family}: {count} packets did not leave, and count for nothing: {error}"
                     ));
                 }
-                if let Some(dir) = &args.pcap {
-                    keep_packets(dir, &measured)?;
+                if measured.lost > 0 {
+                    say(&format!(
+                        "{from} to {to}, {family}: {} packets were lost on the receiver's host itself, each time: options of which one is missing are left out; measure again when it has less traffic",
+                        measured.lost
+                    ));
+                    failed = true;
+                }
+                if let Some(captures) = &captures {
+                    captures.keep(&measured)?;
                 }
                 if measured.result.measurements.is_empty() {
                     failed = true;
@@ -322,7 +290,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         }
     }
     progress(pairs.len(), pairs.len(), "");
-    print(args, &results.kept.pairs)?;
+    print(args, drawing, &results.kept.pairs)?;
     Ok(match failed {
         true => ExitAnswer::Mistaken,
         false => ExitAnswer::Done,
@@ -383,26 +351,6 @@ fn measured(
     }
 }
 
-/// Writes the captures of a pair; labels are fit for names of files.
-fn keep_packets(dir: &Path, measured: &MeasuredPair) -> anyhow::Result<()> {
-    let pair = &measured.result;
-    let family = if pair.is_v4 { 4 } else { 6 };
-    for (what, packets) in [("sent", &measured.sent), ("arrived", &measured.arrived)] {
-        let name = format!("{}--{}.ipv{family}.{what}.pcap", pair.from, pair.to);
-        let path = dir.join(name);
-        let write = || -> io::Result<()> {
-            let mut file = BufWriter::new(File::create(&path)?);
-            pcap::write_head(&mut file)?;
-            for (time, packet) in packets {
-                pcap::write_packet(&mut file, *time, packet)?;
-            }
-            file.flush()
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
-}
-
 fn pair_json(pair: &PairResult) -> Value {
     let rows: Vec<_> = pair
         .measurements
@@ -427,11 +375,10 @@ fn pair_json(pair: &PairResult) -> Value {
     })
 }
 
-fn print(args: &Args, pairs: &[PairResult]) -> anyhow::Result<()> {
+fn print(args: &Args, drawing: Option<Drawing>, pairs: &[PairResult]) -> anyhow::Result<()> {
     let matrix = Matrix::new(pairs);
-    if let Some(path) = &args.svg {
-        fs::write(path, matrix.svg())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(drawing) = drawing {
+        drawing.write(&matrix.svg())?;
     }
     if args.json {
         let pairs: Vec<_> = pairs.iter().map(pair_json).collect();
