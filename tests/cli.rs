@@ -719,6 +719,42 @@ fn hostile_logs_do_no_harm() {
     });
 }
 
+/// Only one of them would hold, and nothing would say so.
+#[test]
+fn tokens_that_contradict_each_other_are_refused_by_check_reload_and_start() {
+    let mut host = Host::started();
+    let digest = |digit: &str| digit.repeat(64);
+    let token = "[token]\n[token.require.web]\nports = [\"8080/tcp\"]\nmode = \"log\"\n";
+    host.configure(&format!("{token}aggregate = \"{}\"\n", digest("1")));
+    fs::create_dir(host.path("conf.d")).unwrap();
+    let rule = "[app.rules.database]\nverdict = \"allow\"\n";
+    fs::write(
+        host.path("conf.d/app.toml"),
+        format!(
+            "{rule}ports = [\"8080/tcp\"]\nfrom = [\"2001:db8::/32\"]\npeer = \"{}\"\n",
+            digest("1")
+        ),
+    )
+    .unwrap();
+    let told = format!(
+        "{}:5: [app.rules.database] and [token.require.web] ({}:10) have different modes",
+        host.path("conf.d/app.toml").display(),
+        host.path("weir.toml").display()
+    );
+    for verb in ["check", "reload"] {
+        let refused = host.weir(&[verb]);
+        assert_eq!(refused.code, 2, "{verb}");
+        let said = format!("{}{}", refused.out, refused.err);
+        assert!(said.contains(&told), "{verb}: {said}");
+        assert!(said.contains("8080/tcp from 2001:db8::/32"), "{said}");
+    }
+    assert_eq!(host.end("TERM"), Some(0));
+    let start = host.weir(&["daemon"]);
+    assert_eq!(start.code, 2);
+    let said = format!("{}{}", start.out, start.err);
+    assert!(said.contains(&told), "{said}");
+}
+
 #[test]
 fn a_reload_does_not_trust_a_log_anew() {
     let host = Host::started();

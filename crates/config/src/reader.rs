@@ -198,11 +198,10 @@ impl<'i> Document<'i> {
     }
 
     fn twice(&self, again: Range<usize>, before: Range<usize>, name: &str) {
-        let (file, line) = self.file_and_line(self.line(before));
-        let file = file.display();
+        let before = self.full_place(self.line(before));
         self.error(
             self.line(again),
-            format!("{name} is in {file}:{line} already; allowed: in one of the files"),
+            format!("{name} is in {before} already; allowed: in one of the files"),
         );
     }
 
@@ -232,6 +231,12 @@ impl<'i> Document<'i> {
             (file, line) if file == self.files[0].file => format!("line {line}"),
             (file, line) => format!("{}:{line}", file.display()),
         }
+    }
+
+    /// A line with its file and its number there, for a message about another line.
+    pub fn full_place(&self, line: usize) -> String {
+        let (file, line) = self.file_and_line(line);
+        format!("{}:{line}", file.display())
     }
 
     /// Notes a mistake.
@@ -309,6 +314,11 @@ impl<'d, 'i> Section<'d, 'i> {
     /// A line as people call it.
     pub fn place(&self, line: usize) -> String {
         self.document.place(line)
+    }
+
+    /// A line with its file and its number there, for a message about another line.
+    pub fn full_place(&self, line: usize) -> String {
+        self.document.full_place(line)
     }
 
     /// Where this key is, if it is there.

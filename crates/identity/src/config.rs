@@ -238,6 +238,7 @@ pub fn read(
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
     let mut rules: Vec<Rule> = Vec::new();
+    let mut rule_lines = Vec::new();
     let mut places = 0;
     let mut takes_all: Option<String> = None;
     for (name, mut table) in section.named_sections("rules") {
@@ -250,6 +251,7 @@ pub fn read(
         }
         // A key that was read is there no more.
         let place_of_path = table.place(table.line_of("path").unwrap_or(line));
+        let rule_line = table.line_of("peer").unwrap_or(line);
         let rule = RuleReader {
             of: format!("[app.rules.{name}]"),
             section: &mut table,
@@ -281,6 +283,7 @@ pub fn read(
             _ => rule.place.by_protocol().len(),
         };
         rules.push(rule);
+        rule_lines.push(rule_line);
     }
     if rules.len().max(places) > MAX_RULES {
         section.error(
@@ -324,6 +327,7 @@ pub fn read(
         cgroup,
         private_names,
         rules,
+        rule_lines,
     })
 }
 

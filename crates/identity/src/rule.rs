@@ -468,6 +468,9 @@ pub struct AppConfig {
     pub private_names: Vec<NamePattern>,
     /// In the order in which they are asked.
     pub rules: Vec<Rule>,
+    /// The line of each rule's `peer`, or else of its head, counted through all files of the
+    /// configuration: for mistakes that only show beside other tables.
+    pub rule_lines: Vec<usize>,
 }
 
 impl AppConfig {

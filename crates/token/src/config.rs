@@ -1,6 +1,8 @@
 //! `[token]` and `[token.require.NAME]`: to whom connections are signed, and which ports
 //! want a token.
 
+mod overlap;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -58,7 +60,7 @@ pub const MANUAL: &[Table] = &[
     },
     Table {
         name: "token.require.NAME",
-        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer want one as well, at the ports of the rule. Of several that are about a port and a source the first in the file decides, and those of rules come last.",
+        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer want one as well, at the ports of the rule. Two that are about one port and source name the same programs, in the same mode.",
         needs: &[
             ("ports", "[\"8080/tcp\"]"),
             (
@@ -101,7 +103,7 @@ pub struct TokenConfig {
     pub sign_to: Vec<Prefix>,
     /// The directory of the control group; `None`: the root.
     pub cgroup: Option<PathBuf>,
-    /// The first that is about a port and a source decides.
+    /// Two that are about one port and source want the same.
     pub requirements: Vec<Requirement>,
 }
 
@@ -140,8 +142,10 @@ pub fn read(
         );
     }
     let of_app = app.map(|app| app.cgroup.as_deref());
-    let rules = app.iter().flat_map(|app| &app.rules);
-    let rules: Vec<_> = rules.filter(|rule| !rule.peer.is_empty()).collect();
+    let rules = app
+        .iter()
+        .flat_map(|app| app.rules.iter().zip(&app.rule_lines));
+    let rules: Vec<_> = rules.filter(|(rule, _)| !rule.peer.is_empty()).collect();
     if let Some(own) = &own_cgroup {
         let differs = of_app.is_some_and(|of_app| of_app.is_some_and(|of_app| of_app != own));
         let is_wrong =
@@ -176,15 +180,20 @@ pub fn read(
         let is_right = table.mistakes() == mistakes;
         table.finish();
         if is_right {
-            requirements.push(requirement);
+            requirements.push((requirement, line));
         }
     }
-    for requirement in rules.iter().map(|rule| of_rule(rule)) {
+    for (rule, rule_line) in rules {
+        let requirement = of_rule(rule);
         if let Some(mistake) = note_tags(&mut tags, &requirement) {
-            section.error(line, format!("peer in [{}]: {mistake}", requirement.name));
+            section.error(
+                *rule_line,
+                format!("peer in [{}]: {mistake}", requirement.name),
+            );
         }
-        requirements.push(requirement);
+        requirements.push((requirement, *rule_line));
     }
+    overlap::check(&section, &requirements);
     if requirements.len() > MAX_REQUIREMENTS {
         section.error(
             line,
@@ -205,7 +214,7 @@ pub fn read(
         keys,
         sign_to,
         cgroup: own_cgroup.or_else(|| of_app.flatten().map(Path::to_owned)),
-        requirements,
+        requirements: requirements.into_iter().map(|(r, _)| r).collect(),
     })
 }
 

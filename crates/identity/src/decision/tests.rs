@@ -511,6 +511,7 @@ proptest! {
             prompt_timeout: None,
             cgroup: None,
             private_names: Vec::new(),            rules: rules.clone(),
+            rule_lines: Vec::new(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
         let peer = IpAddr::from([192, 0, 2, host]);
@@ -537,6 +538,7 @@ proptest! {
             cgroup: None,
             private_names: Vec::new(),
             rules,
+            rule_lines: Vec::new(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
@@ -566,6 +568,7 @@ proptest! {
             prompt_timeout: None,
             cgroup: None,
             private_names: Vec::new(),            rules,
+            rule_lines: Vec::new(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };

@@ -14,6 +14,7 @@ fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
         prompt_timeout: None,
         cgroup: cgroup.map(Path::to_owned),
         private_names: Vec::new(),
+        rule_lines: vec![1; rules.len()],
         rules,
     }
 }
@@ -200,4 +201,107 @@ fn mistakes_are_named() {
         let error = check(&text).unwrap_err();
         assert!(error.contains(told), "{text}\n{error}");
     }
+}
+
+/// A second requirement beside `web` of [`required`].
+fn beside(ports: &str, more: &str) -> Result<(TokenConfig, Vec<String>), String> {
+    check(&format!(
+        "{}[token.require.other]\nports = [{ports}]\n{more}",
+        required("from = [\"192.0.2.0/24\", \"2001:db8::/32\"]\n")
+    ))
+}
+
+#[test]
+fn requirements_that_contradict_each_other_are_refused() {
+    let another = format!("aggregate = \"{}\"", "7".repeat(64));
+    let same = format!("aggregate = \"{DIGEST}\"");
+    for (ports, more, told) in [
+        (
+            "\"8080/tcp\"",
+            format!("{another}\n"),
+            "8080/tcp from 192.0.2.0/24",
+        ),
+        (
+            "\"9009-9100/tcp\"",
+            format!("{another}\nfrom = [\"0.0.0.0/0\"]"),
+            "9009/tcp from 192.0.2.0/24",
+        ),
+        (
+            "\"1/tcp\", \"9001-9003/tcp\"",
+            format!("{another}\nfrom = [\"198.51.100.1\", \"192.0.2.7\"]"),
+            "9001-9003/tcp from 192.0.2.7",
+        ),
+        (
+            "\"8080/tcp\"",
+            format!("{another}\nfrom = [\"2001:db8:1::/48\"]"),
+            "8080/tcp from 2001:db8:1::/48",
+        ),
+        // The kernel has IPv4 as ::ffff:0:0/96.
+        (
+            "\"8080/tcp\"",
+            format!("{another}\nfrom = [\"::/0\"]"),
+            "8080/tcp from 192.0.2.0/24",
+        ),
+        (
+            "\"8080/tcp\"",
+            format!("aggregate = [\"{DIGEST}\", \"{}\"]", "7".repeat(64)),
+            "name different programs",
+        ),
+        (
+            "\"8080/tcp\"",
+            format!("{same}\nmode = \"log\""),
+            "have different modes",
+        ),
+    ] {
+        let error = beside(ports, &more).unwrap_err();
+        assert!(error.contains(told), "{told}\n{error}");
+        assert!(
+            error.starts_with(
+                "weir.toml:5: [token.require.other] and [token.require.web] (weir.toml:1) "
+            ),
+            "{error}"
+        );
+    }
+    // Which one comes first is no matter.
+    let error = check(&format!(
+        "[token.require.first]\nports = [\"8080/tcp\"]\nmode = \"log\"\n{same}\n{}",
+        required("")
+    ));
+    let error = error.unwrap_err();
+    assert!(error.contains("8080/tcp from everybody"), "{error}");
+    for (ports, more) in [
+        ("\"8081/tcp\"", another.clone()),
+        (
+            "\"8080/tcp\"",
+            format!("{another}\nfrom = [\"192.0.3.0/24\", \"2001:db9::/32\"]"),
+        ),
+        ("\"8080/tcp\"", format!("{another}\nfrom = [\"8000::/1\"]")),
+        ("\"8000-8100/tcp\"", same.clone()),
+    ] {
+        let (config, _) = beside(ports, &more).unwrap();
+        assert_eq!(config.requirements.len(), 2, "{ports} {more}");
+    }
+}
+
+#[test]
+fn a_rule_with_a_peer_contradicts_like_a_requirement() {
+    let another = "7".repeat(64);
+    let two = vec![
+        rule("db", DIGEST, &[]),
+        rule("more", &another, &["192.0.2.0/24"]),
+    ];
+    let error = check_with(Some(app(None, two)), "[token]").unwrap_err();
+    assert!(
+        error.contains("[app.rules.more] and [app.rules.db] (weir.toml:1) name different programs")
+            && error.contains("5432/tcp from 192.0.2.0/24"),
+        "{error}"
+    );
+    let log = required("mode = \"log\"").replace("8080", "5432");
+    let one = app(None, vec![rule("db", DIGEST, &["2001:db8::/32"])]);
+    let error = check_with(Some(one), &log).unwrap_err();
+    assert!(
+        error.contains("[app.rules.db] and [token.require.web] (weir.toml:1) have different modes")
+            && error.contains("5432/tcp from 2001:db8::/32"),
+        "{error}"
+    );
 }

@@ -1,0 +1,106 @@
+//! Requirements that contradict each other: two about one port and source that want
+//! different tokens, or one of which only logs. The kernel asks one of them, so the other
+//! would not hold, and nothing would say so.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use weir_config::Section;
+use weir_core::Prefix;
+
+use super::Requirement;
+
+/// Notes each requirement that contradicts an earlier one; each comes with its line, counted
+/// through all files.
+pub(super) fn check(section: &Section<'_, '_>, all: &[(Requirement, usize)]) {
+    for (number, (later, line)) in all.iter().enumerate() {
+        let before = all[..number].iter();
+        let contradicting = before.filter(|(earlier, _)| !wants_the_same(earlier, later));
+        let mut overlaps = contradicting
+            .filter_map(|(earlier, at)| Some((earlier, *at, overlap(earlier, later)?)));
+        let Some((earlier, at, overlap)) = overlaps.next() else {
+            continue;
+        };
+        let what = match earlier.drops == later.drops {
+            true => "name different programs",
+            false => "have different modes (of a rule with peer it is \"require\")",
+        };
+        section.error(
+            *line,
+            format!(
+                "{} and {} ({}) {what}, and both are about {overlap}, where only one of them could hold; allowed: the same programs and mode in both, or ports or from that have nothing in common",
+                table_of(later),
+                table_of(earlier),
+                section.full_place(at),
+            ),
+        );
+    }
+}
+
+/// The head of the requirement's table.
+fn table_of(requirement: &Requirement) -> String {
+    match requirement.name.starts_with("app.rules.") {
+        true => format!("[{}]", requirement.name),
+        false => format!("[token.require.{}]", requirement.name),
+    }
+}
+
+/// Does whoever meets the one meet the other, and is done the same with others?
+fn wants_the_same(one: &Requirement, other: &Requirement) -> bool {
+    let has_all = |of: &Requirement, all: &Requirement| {
+        let mut aggregates = of.aggregates.iter();
+        aggregates.all(|digest| all.aggregates.contains(digest))
+    };
+    one.drops == other.drops && has_all(one, other) && has_all(other, one)
+}
+
+/// A port and source that both are about, in words.
+fn overlap(one: &Requirement, other: &Requirement) -> Option<String> {
+    let both = |(low, high): &(u16, u16), other: &(u16, u16)| {
+        let (low, high) = (*low.max(&other.0), *high.min(&other.1));
+        (low <= high).then_some((low, high))
+    };
+    let mut ports = one.ports.iter();
+    let ports = ports.find_map(|range| {
+        let mut others = other.ports.iter();
+        others.find_map(|other| both(range, other))
+    });
+    let ports = match ports? {
+        (low, high) if low == high => format!("{low}/tcp"),
+        (low, high) => format!("{low}-{high}/tcp"),
+    };
+    let source = match (&one.from, &other.from) {
+        (None, None) => None,
+        (Some(from), None) | (None, Some(from)) => Some(*from.first()?),
+        (Some(from), Some(others)) => Some(from.iter().find_map(|one| {
+            let mut others = others.iter();
+            others.find_map(|other| narrower(*one, *other))
+        })?),
+    };
+    Some(match source {
+        None => format!("{ports} from everybody"),
+        Some(source) => format!("{ports} from {source}"),
+    })
+}
+
+/// The one of two prefixes that is within the other one.
+fn narrower(one: Prefix, other: Prefix) -> Option<Prefix> {
+    match (holds(one, other), holds(other, one)) {
+        (true, _) => Some(other),
+        (_, true) => Some(one),
+        _ => None,
+    }
+}
+
+/// Does the prefix hold the other one whole, as the kernel sees it? To it addresses of IPv4
+/// are `::ffff:0:0/96`, which a short prefix of IPv6 holds.
+fn holds(prefix: Prefix, other: Prefix) -> bool {
+    let mapped = Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().to_bits();
+    match (prefix.addr(), other.addr()) {
+        (IpAddr::V6(addr), IpAddr::V4(_)) => {
+            let rest = 128 - u32::from(prefix.bits());
+            let network = |bits: u128| bits.checked_shr(rest).unwrap_or(0);
+            prefix.bits() <= 96 && network(addr.to_bits()) == network(mapped)
+        }
+        _ => prefix.covers(other),
+    }
+}
