@@ -100,7 +100,7 @@ fn root_a_login_is_told_of_rules_that_would_end_it() {
     for address in ["127.0.0.1", "::1"] {
         let told = |by: &str| {
             format!(
-                "problem: {by} would end this login and keep out the next one (/usr/sbin/sshd at port {PORT}/tcp, from {address}): put a rule before it"
+                "problem: {by} would end this login, or have it wait, and the next one (/usr/sbin/sshd at port {PORT}/tcp, from {address}): put a rule before it"
             )
         };
         sshd.configure("[app]\ndefault = \"drop\"\n");

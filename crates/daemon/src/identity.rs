@@ -60,6 +60,7 @@ use crate::{
     store::{SaveError, Store},
     threads::Pulse,
 };
+use asking::Asked;
 use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};
@@ -545,9 +546,9 @@ impl Apps {
                     self.learning.add(state.observe(event, is_new));
                 }
                 // It is told once that somebody is asked.
-                let told = match state.ask(event) {
-                    Some(false) => None,
-                    _ => state.describe(event),
+                let told = match state.question(event) {
+                    Asked::Before => None,
+                    asked => state.describe(event, asked == Asked::New),
                 };
                 drop(guard);
                 if let Some(told) = told {
@@ -600,6 +601,9 @@ impl Apps {
             state.swept = Instant::now();
             state.identify_running(true);
             state.identity.adopt_sockets()?;
+            if state.config.prompt_timeout.is_some() {
+                state.identity.judge_anew()?;
+            }
             self.alerts.raise(
                 ABOUT_EVENTS,
                 format!(

@@ -18,7 +18,8 @@ pub struct Login {
 }
 
 impl AppConfig {
-    /// What denies that the same login comes in again: a rule's name, or `default`. `None`:
+    /// What denies that the same login comes in again: a rule's name, `prompt_timeout`, which
+    /// has it wait for an answer, or `default`. `None`:
     /// it is allowed, or whether it is depends on more than the server's executable, as on its
     /// user, the libraries that it maps or the addresses of a list.
     pub fn denies_login(&self, login: &Login) -> Option<&str> {
@@ -29,7 +30,10 @@ impl AppConfig {
                 (Verdict::Drop | Verdict::Reject, Some(true)) => return Some(&rule.name),
             }
         }
-        (self.default != Verdict::Allow).then_some("default")
+        match self.prompt_timeout {
+            Some(_) => Some("prompt_timeout"),
+            None => (self.default != Verdict::Allow).then_some("default"),
+        }
     }
 }
 
@@ -107,6 +111,11 @@ mod tests {
         for (text, peer, expected) in [
             ("[app]\ndefault = 'allow'\n".to_owned(), V4, None),
             ("[app]\ndefault = 'drop'\n".to_owned(), V4, Some("default")),
+            (
+                "[app]\ndefault = 'allow'\nunknown = 'drop'\nprompt_timeout = '1m'\n".to_owned(),
+                V6,
+                Some("prompt_timeout"),
+            ),
             ("[app]\ndefault = 'reject'\n".to_owned(), V6, Some("default")),
             (allow("path = '/usr/bin/curl'"), V4, None),
             (allow("path = '/usr/bin/wget'"), V4, Some("default")),

@@ -48,6 +48,9 @@ pub struct Args {
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// The SHA-256 that the file has to have.
+    #[arg(skip)]
+    expected: Option<String>,
 }
 
 /// What the rule says.
@@ -70,18 +73,20 @@ impl Says {
 }
 
 impl Args {
-    /// The executable at this path, with any peer at this port.
-    pub fn of_port(path: &Path, port: Option<String>, is_out: bool) -> Self {
+    /// The executable at this path, as long as it has this SHA-256, with any peer at this
+    /// port (`443/tcp`).
+    pub fn of_port(path: &Path, digest: String, port: &str, is_out: bool) -> Self {
         Self {
             program: path.to_owned(),
             library: false,
             to: Vec::new(),
             from: Vec::new(),
-            port: port.into_iter().collect(),
+            port: vec![port.to_owned()],
             incoming: !is_out,
             outgoing: is_out,
             name: None,
             dry_run: false,
+            expected: Some(digest),
         }
     }
 }
@@ -97,6 +102,13 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
         .with_context(|| format!("cannot find {}", args.program.display()))?;
     let digest =
         digest_of(&path).map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
+    let is_other = |expected: &String| *expected != digest.to_string();
+    if args.expected.as_ref().is_some_and(is_other) {
+        bail!(
+            "{} was replaced meanwhile: no rule was written",
+            path.display()
+        );
+    }
     if !args.library
         && let Some(why) = never_runs(&path)
     {

@@ -1,7 +1,14 @@
 //! `weir app prompt`: shows connections that no rule is about, and takes answers. None of
 //! them waits for another: they are answered by number, in any order.
 
-use std::{collections::BTreeMap, io, path::Path, sync::mpsc, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -12,6 +19,9 @@ use crate::cli::{Common, ExitAnswer, show};
 
 /// How often it is asked what is open.
 const EVERY: Duration = Duration::from_millis(250);
+/// So long after a question has ended by itself, an answer without a number may have been
+/// meant for that one.
+const UNSURE: Duration = Duration::from_secs(3);
 const WORDS: &str = "[NUMBER] allow|deny [once|run|always]";
 
 /// Ask, on this terminal, whether programs may connect where no rule says so
@@ -81,12 +91,41 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         show::line(format!("waiting for questions; answer: {WORDS}"))?;
     }
     let mut open: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut last_over: Option<Instant> = None;
+    let mut is_away = false;
     loop {
-        let answer = client.get("/v1/app/questions")?.ok()?;
+        let answer = match client.get("/v1/app/questions") {
+            Ok(answer) => answer.ok()?,
+            Err(why) => {
+                if !is_away {
+                    say(
+                        args.json,
+                        "error",
+                        &format!("{why:#}: waiting for weir to start"),
+                    )?;
+                }
+                is_away = true;
+                open.clear();
+                match typed.recv_timeout(EVERY) {
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(ExitAnswer::Done),
+                    _ => continue,
+                }
+            }
+        };
+        if std::mem::take(&mut is_away) {
+            say(args.json, "note", "weir answers again")?;
+        }
         let rows = array(&answer["questions"]).iter();
         let now: BTreeMap<_, _> = rows
             .filter_map(|row| Some((row["id"].as_u64()?, row.clone())))
             .collect();
+        for id in open.keys().filter(|id| !now.contains_key(id)) {
+            last_over = Some(Instant::now());
+            match args.json {
+                true => json_line(&json!({ "id": id, "is_over": true }))?,
+                false => show::line(format!("question {id} is over"))?,
+            }
+        }
         // Another daemon may have given the number to another question.
         for (id, question) in now.iter().filter(|(id, row)| open.get(id) != Some(row)) {
             match args.json {
@@ -96,26 +135,26 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
                     .try_for_each(show::line)?,
             }
         }
-        for id in open.keys().filter(|id| !now.contains_key(id)) {
-            match args.json {
-                true => json_line(&json!({ "id": id, "is_over": true }))?,
-                false => show::line(format!("question {id} is over"))?,
-            }
-        }
         open = now;
         match typed.recv_timeout(EVERY) {
             Ok(line) if line.trim().is_empty() => (),
             Ok(line) => {
-                if let Err(why) = answer_line(common, args.json, &line, &mut open) {
-                    match args.json {
-                        true => json_line(&json!({ "error": format!("{why:#}") }))?,
-                        false => show::line(format!("{why:#}"))?,
-                    }
+                let is_unsure = last_over.is_some_and(|over| over.elapsed() < UNSURE);
+                if let Err(why) = answer_line(common, args.json, &line, &mut open, is_unsure) {
+                    say(args.json, "error", &format!("{why:#}"))?;
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => (),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(ExitAnswer::Done),
         }
+    }
+}
+
+/// A sentence, or a JSON object with it under this key.
+fn say(is_json: bool, key: &str, sentence: &str) -> anyhow::Result<()> {
+    match is_json {
+        true => json_line(&json!({ key: sentence })),
+        false => Ok(show::line(weir_daemon::escape(sentence))?),
     }
 }
 
@@ -176,6 +215,7 @@ fn answer_line(
     is_json: bool,
     line: &str,
     open: &mut BTreeMap<u64, Value>,
+    is_unsure: bool,
 ) -> anyhow::Result<()> {
     let Some(typed) = parse(line) else {
         let line: String = line.chars().take(64).collect();
@@ -184,6 +224,9 @@ fn answer_line(
     let id = match (typed.id, open.len()) {
         (Some(id), _) => id,
         (None, 0) => bail!("no question is open"),
+        (None, 1) if is_unsure => {
+            bail!("another question has just ended: begin with the number of the one that is open")
+        }
         (None, 1) => *open.keys().next().expect("one is open"),
         (None, many) => bail!("{many} questions are open: begin with the number of one"),
     };
@@ -216,28 +259,37 @@ fn answer_line(
     }
 }
 
-/// A rule about each program, in the file of `weir app allow`.
+/// A rule about each program, in the file of `weir app allow`; none of them, if one cannot
+/// be written as it was asked.
 fn always(
     common: &Common,
     is_json: bool,
     says: edit::Says,
     question: &Value,
 ) -> anyhow::Result<()> {
+    let port = port_of(question).with_context(|| {
+        format!(
+            "a question about {} has no port that a rule could name: no rule was written; answer once or run",
+            show::text(&question["protocol"])
+        )
+    })?;
+    let is_out = question["direction"] == "out";
+    let mut rules = Vec::new();
     for exe in array(&question["programs"]) {
         let path = Path::new(exe["path"].as_str().context("a program without a path")?);
         let is = digest_of(path)
             .map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
-        if exe["digest"].as_str() != Some(is.to_string().as_str()) {
+        let is = is.to_string();
+        if exe["digest"].as_str() != Some(&is) {
             bail!(
                 "{} is another file than the program that has asked (of a container, or replaced): no rule was written; answer once or run",
                 path.display()
             );
         }
-        let is_out = question["direction"] == "out";
-        let args = edit::Args::of_port(path, port_of(question), is_out);
-        edit::add(common, says, &args, !is_json)?;
+        rules.push(edit::Args::of_port(path, is, &port, is_out));
     }
-    Ok(())
+    let mut rules = rules.iter();
+    rules.try_for_each(|rule| edit::add(common, says, rule, !is_json))
 }
 
 #[cfg(test)]

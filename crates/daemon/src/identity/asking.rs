@@ -14,25 +14,33 @@ use super::{
     told::protocol_name,
 };
 
-impl State {
-    /// Is the event about a connection that waits for an answer?
-    pub(super) fn is_asked(&self, event: &IdentityEvent) -> bool {
-        event.kind == IdentityEventKind::Judged
-            && !event.passes
-            && event.by == DecidedBy::Default
-            && !self.observe
-    }
+/// Whether somebody is asked about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// There is a new question.
+    New,
+    /// The question is open, or it was counted that there is no room for it.
+    Before,
+    /// The event is about something else, or nobody can be asked: the program is gone, or
+    /// has no SHA-256 that counts.
+    No,
+}
 
-    /// Asks about a connection that no rule is about, if somebody is to be asked; true: the
-    /// question is new. `None`: the event is about something else.
-    pub(super) fn ask(&mut self, event: &IdentityEvent) -> Option<bool> {
-        let timeout = self.config.prompt_timeout?;
-        if !self.is_asked(event) {
-            return None;
-        }
+/// Is the event about a connection that is dropped until somebody says that it may pass?
+pub(super) fn waits(event: &IdentityEvent) -> bool {
+    event.kind == IdentityEventKind::Judged && !event.passes && event.by == DecidedBy::Default
+}
+
+impl State {
+    /// Asks about a connection that no rule is about, if somebody is to be asked.
+    pub(super) fn question(&mut self, event: &IdentityEvent) -> Asked {
+        let timeout = match self.config.prompt_timeout {
+            Some(timeout) if waits(event) && !self.observe => timeout,
+            _ => return Asked::No,
+        };
         // Who is gone waits for nothing; what it has closed may still have packets.
         let Some(started) = started(event.pid) else {
-            return Some(false);
+            return Asked::No;
         };
         let known = event.holders.iter().flatten();
         let known = known.filter_map(|handle| self.programs.by_handle(*handle));
@@ -45,7 +53,7 @@ impl State {
             // Nobody can be allowed by a file that has no SHA-256 that counts.
             let exe = holder.read.program.exe.clone();
             let Some(exe) = exe.filter(|exe| exe.digest.is_some()) else {
-                return Some(false);
+                return Asked::No;
             };
             handles.push(holder.handle());
             if !programs.contains(&exe) {
@@ -53,7 +61,7 @@ impl State {
             }
         }
         if programs.is_empty() {
-            return Some(false);
+            return Asked::No;
         }
         let peer = event.peer.to_canonical();
         let (now, asked) = (Instant::now(), Timestamp::now());
@@ -85,7 +93,10 @@ impl State {
             deadline: now + timeout,
         };
         let room = MAX_RULES.saturating_sub(self.policy.places.len());
-        Some(self.prompts.open(question, room))
+        match self.prompts.open(question, room) {
+            true => Asked::New,
+            false => Asked::Before,
+        }
     }
 }
 
@@ -126,6 +137,7 @@ impl Apps {
     fn put_answers(&self, state: &mut State) -> Result<(), AppError> {
         let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
         state.put(policy, made_of)?;
+        state.prompts.is_pending = false;
         self.cut_revoked(state);
         Ok(())
     }
@@ -138,9 +150,14 @@ impl Apps {
         }
         let is_there = |pid, since: Option<u64>| since.is_some() && started(pid) == since;
         let default = state.config.default;
-        match state.prompts.expire(Instant::now(), default, is_there) {
-            true => self.put_answers(state),
-            false => Ok(()),
+        let ended = state.prompts.expire(Instant::now(), default, is_there);
+        // Also what the kernel has refused before.
+        if state.prompts.is_pending {
+            return self.put_answers(state);
         }
+        if ended.questions {
+            state.identity.judge_anew()?;
+        }
+        Ok(())
     }
 }

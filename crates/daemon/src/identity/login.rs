@@ -92,11 +92,11 @@ pub fn shuts_out(config: &AppConfig, login: &SshLogin) -> Option<String> {
     let by = config.denies_login(&of)?;
     let port = login.port;
     let by = match by {
-        "default" => "default in [app]".to_owned(),
+        "default" | "prompt_timeout" => format!("{by} in [app]"),
         rule => format!("[app.rules.{rule}]"),
     };
     Some(format!(
-        "{by} would end this login and keep out the next one ({path} at port {port}/tcp, from {}): put a rule before it with verdict = \"allow\", path = \"{path}\", direction = \"in\", ports = [\"{port}/tcp\"]",
+        "{by} would end this login, or have it wait, and the next one ({path} at port {port}/tcp, from {}): put a rule before it with verdict = \"allow\", path = \"{path}\", direction = \"in\", ports = [\"{port}/tcp\"]",
         login.peer
     ))
 }

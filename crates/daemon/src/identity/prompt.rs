@@ -3,8 +3,8 @@
 //! Each question is about one program and one destination, and none waits for another.
 //!
 //! An answer is a rule behind those of the configuration, about the executables by their
-//! SHA-256, for as long as the process runs that has asked. What is to last stands in the
-//! configuration: `weir app prompt` writes it there.
+//! SHA-256, for as long as the process runs that has asked, and a minute more. What is to
+//! last stands in the configuration: `weir app prompt` writes it there.
 
 use std::{
     collections::VecDeque,
@@ -33,6 +33,12 @@ pub const MAX_OF_PROGRAM: usize = 8;
 pub const MAX_ANSWERS: usize = 128;
 /// Where nobody has answered, and `default` denies, the same is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// So long an answer holds after its process has ended: the kernel still sends then what
+/// the process has written.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// How names of answers begin, as those of rules in the configuration cannot.
+pub(super) const ANSWER: &str = "prompt:";
 
 /// For what an answer holds, while the process runs that has asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +125,20 @@ struct Answer {
     pid: u32,
     started: Option<u64>,
     until: Option<Instant>,
+    /// Nobody has answered in time.
+    is_by_default: bool,
+    /// The process has ended.
+    is_left: bool,
+}
+
+/// What has come to an end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// Answers have come or gone.
+    pub answers: bool,
+    /// Questions are over which nobody has answered, with the processes that had asked. Of
+    /// other processes that wait for the same answer the kernel tells again.
+    pub questions: bool,
 }
 
 /// What is asked, and what was answered.
@@ -133,6 +153,8 @@ pub(super) struct Prompts {
     unasked: u64,
     last_unasked: Option<Instant>,
     forgotten: u64,
+    /// The kernel does not have the answers yet.
+    pub(super) is_pending: bool,
 }
 
 /// When a process was started, in clock ticks since the boot; `None`: it is gone, or has
@@ -172,7 +194,9 @@ impl Question {
             _ => None,
         };
         let ports = self.flow.port.zip(protocol);
-        let is_any = scope == AnswerScope::Run || self.peer.is_unspecified();
+        // A raw socket may send to anybody, and the question was not about one peer.
+        let is_anybody = self.flow.protocol == Protocols::RAW && self.peer.is_unspecified();
+        let is_any = scope == AnswerScope::Run || is_anybody;
         let peers = (!is_any).then(|| Peers {
             is_negated: false,
             entries: vec![Peer::Known(Who::Prefix(Prefix::host(self.peer)))],
@@ -182,8 +206,7 @@ impl Question {
             false => (None, peers),
         };
         let rule = Rule {
-            // No rule of the configuration has such a name.
-            name: format!("prompt:{}", self.id).into(),
+            name: format!("{ANSWER}{}", self.id).into(),
             verdict,
             who: vec![Condition {
                 is_negated: false,
@@ -210,6 +233,8 @@ impl Question {
             pid: self.pid,
             started: self.started,
             until,
+            is_by_default: false,
+            is_left: false,
         }
     }
 }
@@ -267,10 +292,17 @@ impl Prompts {
         true
     }
 
+    /// What people have said makes no room for what nobody has answered.
     fn add(&mut self, answer: Answer) {
+        self.is_pending = true;
         if self.answers.len() >= MAX_ANSWERS {
-            self.answers.pop_front();
             self.forgotten += 1;
+            let by_default = self.answers.iter().position(|one| one.is_by_default);
+            match by_default {
+                Some(place) => _ = self.answers.remove(place),
+                None if answer.is_by_default => return,
+                None => _ = self.answers.pop_front(),
+            }
         }
         self.answers.push_back(answer);
     }
@@ -294,30 +326,42 @@ impl Prompts {
         true
     }
 
-    /// Ends what is over at this time; true: answers have come or gone. `is_there`: does the
-    /// process run that was started then?
+    /// Ends what is over at this time. `is_there`: does the process run that was started then?
     pub(super) fn expire(
         &mut self,
         now: Instant,
         default: Verdict,
         is_there: impl Fn(u32, Option<u64>) -> bool,
-    ) -> bool {
-        let before = self.answers.len();
-        self.answers.retain(|one| {
-            is_there(one.pid, one.started) && one.until.is_none_or(|until| until > now)
-        });
-        let mut changed = self.answers.len() != before;
+    ) -> Ended {
+        for one in self.answers.iter_mut().filter(|one| !one.is_left) {
+            if !is_there(one.pid, one.started) {
+                one.is_left = true;
+                let end = now + LINGER;
+                one.until = Some(one.until.map_or(end, |until| until.min(end)));
+            }
+        }
+        let before = (self.answers.len(), self.questions.len());
+        self.answers
+            .retain(|one| one.until.is_none_or(|until| until > now));
         self.questions
             .retain(|open| is_there(open.pid, open.started));
+        let mut ended = Ended {
+            answers: self.answers.len() != before.0,
+            questions: self.questions.len() != before.1,
+        };
         let is_over = |open: &mut Question| open.deadline <= now;
         let over: Vec<_> = self.questions.extract_if(.., is_over).collect();
         for question in over {
             self.timed_out += 1;
             let until = (default != Verdict::Allow).then(|| now + ASK_AGAIN);
-            self.add(question.answer(default, AnswerScope::Once, until));
-            changed = true;
+            self.add(Answer {
+                is_by_default: true,
+                ..question.answer(default, AnswerScope::Once, until)
+            });
+            ended.answers = true;
         }
-        changed
+        self.is_pending |= ended.answers;
+        ended
     }
 
     /// Ends questions that rules decide now.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, LearningStatus, PromptStatus, Replaced, cut::Cuts};
+use super::{Apps, LearningStatus, PromptStatus, Replaced, cut::Cuts, prompt::ANSWER};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -63,6 +63,13 @@ pub struct RuleStatus {
     pub judged: u64,
     /// Packets that were dropped, and calls that were refused.
     pub dropped: u64,
+}
+
+impl RuleStatus {
+    /// It is an answer of the prompt mode, and no rule of the configuration.
+    pub fn is_answer(&self) -> bool {
+        self.name.starts_with(ANSWER)
+    }
 }
 
 /// One program that is known.

@@ -15,6 +15,7 @@ use weir_identity::{
 
 use super::{
     State,
+    asking::waits,
     process::{self, script_file},
     programs::KnownProgram,
 };
@@ -75,8 +76,9 @@ impl State {
         Some(self.policy.rules[place.rule].name.clone())
     }
 
-    /// The event as everybody reads it; `None`: nobody wants to know.
-    pub(super) fn describe(&self, event: &IdentityEvent) -> Option<Event> {
+    /// The event as everybody reads it; `None`: nobody wants to know. `is_asked`: somebody
+    /// is asked about it.
+    pub(super) fn describe(&self, event: &IdentityEvent, is_asked: bool) -> Option<Event> {
         let rule = match event.by {
             DecidedBy::Rule(_) => self.rule_name(event)?.to_string(),
             DecidedBy::Default => "default".to_owned(),
@@ -84,8 +86,8 @@ impl State {
             DecidedBy::Kind => "kind of socket".to_owned(),
         };
         let is_cut = event.kind == IdentityEventKind::Cut;
-        let is_denied = is_cut || event.kind == IdentityEventKind::Denied;
-        let is_asked = self.is_asked(event);
+        let is_denied =
+            is_cut || event.kind == IdentityEventKind::Denied || (waits(event) && !is_asked);
         let program = event
             .holder
             .and_then(|handle| self.programs.by_handle(handle));

@@ -126,7 +126,8 @@ impl AppMetrics {
     }
 
     pub(crate) fn say(&self, samples: &mut Samples, app: &AppStatus) {
-        for rule in &app.rules {
+        // Answers come and go, each with a number of its own: series without end.
+        for rule in app.rules.iter().filter(|rule| !rule.is_answer()) {
             samples.total(self.decisions, [&rule.name], rule.judged);
             samples.total(self.dropped, [&rule.name], rule.dropped);
         }

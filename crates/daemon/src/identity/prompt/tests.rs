@@ -84,20 +84,89 @@ fn what_nobody_answers_is_decided_by_default_and_asked_again_later() {
     prompts.open(question(1, 1, now), MAX_RULES);
     prompts.open(question(2, 1, later), MAX_RULES);
     prompts.open(question(3, 1, now), MAX_RULES);
-    // The third one's process is gone.
-    assert!(prompts.expire(now, Verdict::Drop, |pid, _| pid != 3));
+    // The third one's process is gone: others may wait for the same answer.
+    let ended = prompts.expire(now, Verdict::Drop, |pid, _| pid != 3);
+    assert!(ended.answers && ended.questions);
     assert_eq!(prompts.questions().len(), 1);
     let rules = prompts.rules();
     assert_eq!((rules.len(), rules[0].verdict), (1, Verdict::Drop));
-    assert!(!prompts.expire(now, Verdict::Drop, |_, _| true));
-    assert!(prompts.expire(now + ASK_AGAIN, Verdict::Allow, |_, _| true));
+    assert_eq!(
+        prompts.expire(now, Verdict::Drop, |_, _| true),
+        Ended::default()
+    );
+    assert!(
+        prompts
+            .expire(now + ASK_AGAIN, Verdict::Allow, |_, _| true)
+            .answers
+    );
     let rules = prompts.rules();
     assert_eq!((rules.len(), rules[0].verdict), (1, Verdict::Allow));
-    // What is allowed stays until the process ends.
-    assert!(!prompts.expire(now + 10 * ASK_AGAIN, Verdict::Allow, |_, _| true));
-    assert!(prompts.expire(now, Verdict::Allow, |_, _| false));
+    // What is allowed stays until the process ends, and a minute for what it has sent.
+    let end = now + 10 * ASK_AGAIN;
+    assert_eq!(
+        prompts.expire(end, Verdict::Allow, |_, _| true),
+        Ended::default()
+    );
+    assert_eq!(
+        prompts.expire(end, Verdict::Allow, |_, _| false),
+        Ended::default()
+    );
+    let later = end + LINGER - Duration::from_secs(1);
+    assert_eq!(
+        prompts.expire(later, Verdict::Allow, |_, _| false),
+        Ended::default()
+    );
+    assert_eq!(prompts.rules().len(), 1);
+    assert!(
+        prompts
+            .expire(end + LINGER, Verdict::Allow, |_, _| false)
+            .answers
+    );
     assert!(prompts.rules().is_empty());
     assert_eq!(prompts.status(ASK_AGAIN).timed_out, 2);
+}
+
+/// A program that connects to very many peers, until `default` has answered about all of them,
+/// takes no person's answer away.
+#[test]
+fn what_nobody_has_answered_makes_room_first() {
+    let (mut prompts, now) = (Prompts::default(), Instant::now());
+    let all = MAX_ANSWERS as u16;
+    assert!(prompts.open(question(1, 0, now), MAX_RULES));
+    assert!(prompts.answer(1, None, Verdict::Reject, AnswerScope::Once));
+    for port in 1..3 * all {
+        assert!(prompts.open(question(2, port, now), MAX_RULES));
+        assert!(prompts.expire(now, Verdict::Allow, |_, _| true).answers);
+    }
+    let rules = prompts.rules();
+    assert_eq!(
+        (rules.len(), rules[0].verdict),
+        (MAX_ANSWERS, Verdict::Reject)
+    );
+    // Of people's answers the oldest goes, and nothing for what nobody has answered.
+    for port in 0..2 * all {
+        assert!(prompts.open(question(3, port, now), MAX_RULES));
+        let id = prompts.questions()[0].id;
+        assert!(prompts.answer(id, None, Verdict::Drop, AnswerScope::Run));
+    }
+    assert!(prompts.open(question(4, 1, now), MAX_RULES));
+    prompts.expire(now, Verdict::Allow, |_, _| true);
+    let is_denied = |rule: &Rule| rule.verdict == Verdict::Drop;
+    assert!(prompts.rules().iter().all(is_denied));
+}
+
+/// `connect` to the unspecified address reaches this host, and only that is answered.
+#[test]
+fn an_answer_about_one_peer_is_about_no_other() {
+    for (protocol, is_anybody) in [(Protocols::TCP, false), (Protocols::RAW, true)] {
+        for peer in ["0.0.0.0", "::"] {
+            let mut of = question(1, 443, Instant::now());
+            of.peer = peer.parse().unwrap();
+            (of.flow.peer, of.flow.protocol) = (of.peer, protocol);
+            let rule = of.answer(Verdict::Allow, AnswerScope::Once, None).rule;
+            assert_eq!(rule.place.to.is_none(), is_anybody, "{peer}");
+        }
+    }
 }
 
 #[test]
