@@ -341,12 +341,11 @@ fn root_a_person_answers_at_a_terminal() {
     let python = std::fs::canonicalize(PYTHON).unwrap();
     assert_eq!(
         asked,
-        format!(
-            "question 1: {} wants to connect to 127.0.0.1 port 9/udp",
-            python.display()
-        )
+        "question 1: a program wants to connect to 127.0.0.1 port 9/udp"
     );
+    terminal.shows(&format!("  program {}", python.display()));
     terminal.shows(&format!("  SHA-256 {}", app_host::sha256(PYTHON)));
+    terminal.shows("  called as /usr/bin/python3 -c ");
     terminal.shows(&format!("control group /{}", host.instance));
     terminal.shows("  started by ");
     terminal.shows("  drop without an answer until ");

@@ -3,7 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs,
+    io::{self, BufRead},
     path::Path,
     sync::mpsc,
     thread,
@@ -22,6 +23,8 @@ const EVERY: Duration = Duration::from_millis(250);
 /// So long after a question has ended by itself, an answer without a number may have been
 /// meant for that one.
 const UNSURE: Duration = Duration::from_secs(3);
+/// Characters of a command line that are shown.
+const MAX_COMMAND: usize = 200;
 const WORDS: &str = "[NUMBER] allow|deny [once|run|always]";
 
 /// Ask, on this terminal, whether programs may connect where no rule says so
@@ -84,8 +87,11 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let default = show::text(&app["app"]["default"]);
     let (send, typed) = mpsc::channel();
     thread::spawn(move || {
-        let mut lines = io::stdin().lines().map_while(Result::ok);
-        lines.all(|line| send.send(line).is_ok())
+        let mut lines = io::stdin().lock().split(b'\n').map_while(Result::ok);
+        lines.all(|line| {
+            send.send(String::from_utf8_lossy(&line).into_owned())
+                .is_ok()
+        })
     });
     if !args.json {
         show::line(format!("waiting for questions; answer: {WORDS}"))?;
@@ -130,7 +136,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         for (id, question) in now.iter().filter(|(id, row)| open.get(id) != Some(row)) {
             match args.json {
                 true => json_line(question)?,
-                false => described(*id, question, &default)
+                false => described(*id, question, &default, &Facts::of(question))
                     .into_iter()
                     .try_for_each(show::line)?,
             }
@@ -171,13 +177,38 @@ fn port_of(question: &Value) -> Option<String> {
     }
 }
 
-/// A question as a person reads it. All text in it may be an attacker's.
-fn described(id: u64, question: &Value, default: &str) -> Vec<String> {
-    let programs = array(&question["programs"]);
-    let paths: Vec<_> = programs
-        .iter()
-        .map(|exe| show::text(&exe["path"]))
-        .collect();
+/// What this host says of those who ask.
+#[derive(Debug, Default)]
+struct Facts {
+    /// Whether the file at a program's path is another one here, for each program. The path is
+    /// what its mount namespace says, which a user may have made.
+    is_elsewhere: Vec<bool>,
+    /// What the process was called with, as it says itself.
+    command: String,
+}
+
+impl Facts {
+    fn of(question: &Value) -> Self {
+        let is_elsewhere = |exe: &Value| {
+            let path = Path::new(exe["path"].as_str().unwrap_or_default());
+            let here = digest_of(path).ok().map(|digest| digest.to_string());
+            here.as_deref() != exe["digest"].as_str()
+        };
+        let bytes = fs::read(format!("/proc/{}/cmdline", question["pid"])).unwrap_or_default();
+        let words = String::from_utf8_lossy(&bytes).replace('\0', " ");
+        Self {
+            is_elsewhere: array(&question["programs"])
+                .iter()
+                .map(is_elsewhere)
+                .collect(),
+            command: words.trim_end().chars().take(MAX_COMMAND).collect(),
+        }
+    }
+}
+
+/// A question as a person reads it. All text in it may be an attacker's: what is not stands
+/// in the first line, and each such text in a line of its own.
+fn described(id: u64, question: &Value, default: &str, facts: &Facts) -> Vec<String> {
     let port = match port_of(question) {
         Some(port) => format!("port {port}"),
         None => show::text(&question["protocol"]),
@@ -187,12 +218,25 @@ fn described(id: u64, question: &Value, default: &str) -> Vec<String> {
         true => format!("to connect to {peer} {port}"),
         false => format!("to be reached by {peer} at {port}"),
     };
-    let mut lines = vec![format!(
-        "question {id}: {} wants {wants}",
-        paths.join(" and ")
-    )];
-    let digests = programs.iter().map(|exe| show::text(&exe["digest"]));
-    lines.extend(digests.map(|digest| format!("  SHA-256 {digest}")));
+    let programs = array(&question["programs"]);
+    let who = match programs {
+        [_] => "a program wants".to_owned(),
+        all => format!("{} programs that share a socket want", all.len()),
+    };
+    let mut lines = vec![format!("question {id}: {who} {wants}")];
+    for (number, exe) in programs.iter().enumerate() {
+        lines.push(format!("  program {}", show::text(&exe["path"])));
+        if facts.is_elsewhere.get(number) == Some(&true) {
+            lines.push(
+                "  CAUTION: that path names another file here: it is of a container or namespace, or was replaced".to_owned(),
+            );
+        }
+        lines.push(format!("  SHA-256 {}", show::text(&exe["digest"])));
+    }
+    lines.push(format!(
+        "  called as {}",
+        weir_daemon::escape(&facts.command)
+    ));
     lines.push(format!(
         "  process {}, uid {}, control group {}",
         question["pid"],
@@ -307,12 +351,18 @@ mod tests {
             "direction": "in", "protocol": "icmp", "peer": "2001:db8::1", "port": 0,
             "ends": "2026-11-26T12:00:00Z",
         });
-        let lines = described(3, &question, "drop");
-        assert!(
-            lines[0].ends_with("and /usr/bin/python3 wants to be reached by 2001:db8::1 at icmp"),
-            "{lines:?}"
+        let facts = Facts {
+            is_elsewhere: vec![true, false],
+            command: "curl\u{1b}[1A x".to_owned(),
+        };
+        let lines = described(3, &question, "drop", &facts);
+        assert_eq!(
+            lines[0],
+            "question 3: 2 programs that share a socket want to be reached by 2001:db8::1 at icmp"
         );
-        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert!(lines[2].starts_with("  CAUTION: "), "{lines:?}");
+        assert_eq!(lines[4], "  program /usr/bin/python3");
+        assert_eq!(lines.len(), 10, "{lines:?}");
         assert!(lines.concat().chars().all(|c| !c.is_control()), "{lines:?}");
     }
 

@@ -4,14 +4,14 @@
 use std::time::Instant;
 
 use jiff::Timestamp;
-use weir_bpf::identity::{DecidedBy, IdentityEvent, IdentityEventKind};
+use weir_bpf::identity::IdentityEvent;
 use weir_identity::{MAX_RULES, Protocols, Verdict, decision::Flow};
 
 use super::{
     AppError, Apps, process,
     prompt::{AnswerError, AnswerScope, Question, started},
     state::State,
-    told::protocol_name,
+    told::{protocol_name, waits},
 };
 
 /// Whether somebody is asked about a connection.
@@ -24,11 +24,6 @@ pub(super) enum Asked {
     /// The event is about something else, or nobody can be asked: the program is gone, or
     /// has no SHA-256 that counts.
     No,
-}
-
-/// Is the event about a connection that is dropped until somebody says that it may pass?
-pub(super) fn waits(event: &IdentityEvent) -> bool {
-    event.kind == IdentityEventKind::Judged && !event.passes && event.by == DecidedBy::Default
 }
 
 impl State {

@@ -29,6 +29,9 @@ use super::{AppError, programs::Programs};
 pub const MAX_QUESTIONS: usize = 64;
 /// Questions of one program that are open at a time, so that others find room.
 pub const MAX_OF_PROGRAM: usize = 8;
+/// Questions about processes of one user: who copies a program to many files, each with a
+/// SHA-256 of its own, leaves room for others as well.
+pub const MAX_OF_USER: usize = 32;
 /// Answers that hold at a time: for another one the oldest goes.
 pub const MAX_ANSWERS: usize = 128;
 /// Where nobody has answered, and `default` denies, the same is asked again after this time.
@@ -266,7 +269,7 @@ impl Prompts {
         let is_recent = self.last_unasked?.elapsed() < ASK_AGAIN;
         is_recent.then(|| {
             format!(
-                "{} connections were dropped and nobody was asked, because {MAX_QUESTIONS} questions, or {MAX_OF_PROGRAM} of one program, are open at most: weir app prompt answers them",
+                "{} connections were dropped and nobody was asked, because {MAX_QUESTIONS} questions, {MAX_OF_PROGRAM} of one program, or {MAX_OF_USER} of one user, are open at most: weir app prompt answers them",
                 self.unasked
             )
         })
@@ -280,7 +283,10 @@ impl Prompts {
         }
         let of_program = |open: &&Question| open.programs == question.programs;
         let of_program = self.questions.iter().filter(of_program).count();
-        if self.questions.len() >= MAX_QUESTIONS.min(room) || of_program >= MAX_OF_PROGRAM {
+        let of_user = |open: &&Question| open.uid == question.uid;
+        let of_user = self.questions.iter().filter(of_user).count();
+        let is_full = self.questions.len() >= MAX_QUESTIONS.min(room);
+        if is_full || of_program >= MAX_OF_PROGRAM || of_user >= MAX_OF_USER {
             self.unasked += 1;
             self.last_unasked = Some(Instant::now());
             return false;

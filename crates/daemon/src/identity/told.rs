@@ -15,10 +15,14 @@ use weir_identity::{
 
 use super::{
     State,
-    asking::waits,
     process::{self, script_file},
     programs::KnownProgram,
 };
+
+/// Is the event about a connection that is dropped until somebody says that it may pass?
+pub(super) fn waits(event: &IdentityEvent) -> bool {
+    event.kind == IdentityEventKind::Judged && !event.passes && event.by == DecidedBy::Default
+}
 
 impl State {
     /// What the holders of the socket have done; none: nobody knows who they are. `is_new`:

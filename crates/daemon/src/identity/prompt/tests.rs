@@ -45,15 +45,22 @@ fn questions_are_bounded_and_one_program_leaves_room_for_others() {
     assert_eq!(prompts.status(ASK_AGAIN).unasked, 0);
     assert!(!prompts.open(question(1, 1000, now), MAX_RULES));
     assert_eq!(prompts.status(ASK_AGAIN).unasked, 1);
-    let mut program = 2;
-    while prompts.questions().len() < MAX_QUESTIONS {
-        assert!(prompts.open(question(program, 1, now), MAX_RULES));
-        program += 1;
-    }
-    assert!(!prompts.open(question(program, 1, now), MAX_RULES));
+    // One user with many programs leaves room for others, too.
+    let mut of = |program: u8| {
+        let mut question = question(program, 1, now);
+        question.uid = u32::from(program) / MAX_OF_USER as u32;
+        prompts.open(question, MAX_RULES)
+    };
+    let opened = (2..2 * MAX_OF_USER as u8)
+        .filter(|program| of(*program))
+        .count();
+    assert_eq!(opened, MAX_QUESTIONS - MAX_OF_PROGRAM);
+    assert!(!of(2 * MAX_OF_USER as u8), "so many questions are open");
     let status = prompts.status(ASK_AGAIN);
-    assert_eq!((status.open, status.unasked), (MAX_QUESTIONS, 2));
-    assert!(prompts.trouble().unwrap().contains("2 connections"));
+    let at_the_limit_of_user = (2 * MAX_OF_USER - 2) as u64 - opened as u64;
+    assert_eq!(status.open, MAX_QUESTIONS);
+    assert_eq!(status.unasked, 2 + at_the_limit_of_user);
+    assert!(prompts.trouble().unwrap().contains("32 of one user"));
     // Where the configuration has all the rules that there may be, nobody is asked.
     assert!(!Prompts::default().open(question(1, 1, now), 0));
 }
