@@ -582,3 +582,6 @@ pub(crate) fn detach<M: Memory>(memory: &M, slot: usize) {
     let state = memory.state(slot).load(Relaxed);
     memory.state(slot).store(state & !1, Release);
 }
+
+#[cfg(test)]
+mod tests;
