@@ -335,9 +335,13 @@ fn write(
 ) -> anyhow::Result<u64> {
     let mut record = vec![0; bytes];
     let mut written = 0;
-    while start.elapsed() < length {
+    // One at least, also where the thread got no time before it was over.
+    loop {
         sink.burst(&mut record, written..written + BURST)?;
         written += BURST;
+        if start.elapsed() >= length {
+            break;
+        }
     }
     sink.finish()?;
     Ok(written)
