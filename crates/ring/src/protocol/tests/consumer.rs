@@ -48,6 +48,19 @@ fn a_reader_begins_where_it_asked_to_as_far_as_that_is_there() {
     assert_eq!((consumer.position, consumer.expected), (800, Some(9)));
 }
 
+/// Its lowest bit says so, and the others count the lives of the slot, also where the one
+/// before has not been buried.
+#[test]
+fn a_slot_is_taken_in_a_life_of_its_own() {
+    for (before, after) in [(0, 3), (2, 5), (3, 5), (u64::MAX, 1)] {
+        let memory = Words::with(800, 800, 9);
+        memory.state(2).store(before, Relaxed);
+        assert!(attach(&memory, From::Newest).is_some());
+        assert_eq!(memory.state(2).load(Relaxed), after);
+        assert_eq!(memory.used().load(Relaxed), 3);
+    }
+}
+
 #[test]
 fn a_reader_refuses_indices_that_make_no_sense() {
     let limit = POSITION_LIMIT;
