@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "abi/identity.h"
+#include "identity/holders.h"
 #include "identity/kernel.h"
 
 struct {
@@ -56,13 +57,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, IDENT_SETS);
-	__type(key, struct ident_key);
-	__type(value, struct ident_known);
-} ident_sets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, IDENT_SPACES);
 	__type(key, __u64);
 	__type(value, struct ident_space);
@@ -74,14 +68,6 @@ struct {
 	__type(key, struct ident_flow_key);
 	__type(value, struct ident_flow);
 } ident_flows SEC(".maps");
-
-/* An accepted socket gets a copy of what is known of the one that listened. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct ident_socket);
-} ident_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

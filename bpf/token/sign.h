@@ -8,22 +8,8 @@
 #ifndef WEIR_TOKEN_SIGN_H
 #define WEIR_TOKEN_SIGN_H
 
+#include "identity/holders.h"
 #include "token/maps.h"
-
-/* Those of [app]: these two maps are another object's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct ident_socket);
-} ident_sockets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, IDENT_SETS);
-	__type(key, struct ident_key);
-	__type(value, struct ident_known);
-} ident_sets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
