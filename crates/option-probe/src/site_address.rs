@@ -1,7 +1,7 @@
 //! The addresses of a site: which of those that its agent tells others may send to, and from
 //! which it sends itself.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use crate::agent_protocol::MAX_ADDRESSES;
 
@@ -13,10 +13,7 @@ pub(crate) fn can_be_reached(address: &IpAddr) -> bool {
             let first = v4.octets()[0];
             // 0.0.0.0/8 is "this network", 224.0.0.0/4 multicast, 240.0.0.0/4 reserved, with
             // the broadcast address.
-            (1..224).contains(&first)
-                && !v4.is_loopback()
-                && !v4.is_link_local()
-                && *v4 != Ipv4Addr::UNSPECIFIED
+            (1..224).contains(&first) && !v4.is_loopback() && !v4.is_link_local()
         }
         IpAddr::V6(v6) => {
             !v6.is_unspecified()

@@ -53,13 +53,7 @@ fn ancestors() -> impl Iterator<Item = u32> {
     // No host nests deeper.
     const DEPTH: usize = 32;
     let first = Some(std::process::id());
-    std::iter::successors(first, |pid| parent_of(*pid)).take(DEPTH)
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    parent.trim().parse().ok().filter(|pid| *pid > 0)
+    std::iter::successors(first, |pid| process::parent_of(*pid)).take(DEPTH)
 }
 
 /// `SSH_CONNECTION=192.0.2.9 50022 192.0.2.1 22` among the variables of a process.

@@ -229,23 +229,22 @@ pub fn script_file(program: &Program) -> Option<&Path> {
     program.script.as_deref().filter(|path| path.is_file())
 }
 
+/// The number of a process's parent; `None`: it has none, or is gone.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of a program may have blanks and parentheses.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let parent = rest.split(' ').nth(1)?.parse().ok();
+    parent.filter(|parent| *parent != 0)
+}
+
 /// The parents of a process up to the first one: numbers and executables.
 pub fn parents(pid: u32) -> Vec<(u32, String)> {
     let mut chain = Vec::new();
     let mut of = pid;
     // No host nests deeper, and a number may come again meanwhile.
     while chain.len() < 16 {
-        let Ok(stat) = fs::read_to_string(format!("/proc/{of}/stat")) else {
-            break;
-        };
-        // The name of a program may have blanks and parentheses.
-        let parent = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.split(' ').nth(1));
-        let Some(parent) = parent
-            .and_then(|text| text.parse().ok())
-            .filter(|pid| *pid != 0)
-        else {
+        let Some(parent) = parent_of(of) else {
             break;
         };
         let exe = fs::read_link(format!("/proc/{parent}/exe"));
