@@ -241,13 +241,81 @@ fn root_an_action_that_hangs_delays_nobody() {
         began.elapsed()
     );
     assert!(host.said().contains("commands were not run before the end"));
-    for pid in host.read("pids").lines() {
+    assert_eq!(alive(&host, "pids"), 0);
+}
+
+/// How many of the processes whose numbers a file has are alive.
+fn alive(host: &Plain, file: &str) -> usize {
+    let is_alive = |pid: &&str| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        assert!(
-            status.is_empty() || status.contains("State:\tZ"),
-            "{pid} lives on: {status}"
-        );
+        !status.is_empty() && !status.contains("State:\tZ")
+    };
+    host.read(file).lines().filter(is_alive).count()
+}
+
+/// Three ways to stay: in a session of its own, behind a double fork and deaf to SIGTERM,
+/// and in the command's own group; and a message that is delivered in the background.
+const LEAVE: &str = "setsid sh -c 'echo $$ >> {dir}/pids; exec sleep 3607' &\n\
+    (setsid sh -c 'echo $$ >> {dir}/pids; trap \"\" TERM; while :; do sleep 1; done' &) &\n\
+    sh -c 'echo $$ >> {dir}/pids; exec sleep 3607' &\n\
+    (sleep 1; echo delivered $1 >> {dir}/told) &\n\
+    echo $1 >> {dir}/told\n";
+
+#[test]
+fn root_what_a_command_leaves_behind_ends_by_its_timeout() {
+    if skipped() {
+        return;
     }
+    let mut host = dropping(&[
+        (
+            "leaves",
+            "[Definition]\nactionban = sh {dir}/leave.sh <ip>\n[Init]\ntimeout = 4\n",
+        ),
+        (
+            "many",
+            "[Definition]\nactionban = setsid sh -c 'echo $$ >> {dir}/many; exec sleep 3607' &\n[Init]\ntimeout = 1h\n",
+        ),
+    ]);
+    host.write("leave.sh", LEAVE);
+    host.start();
+    let began = Instant::now();
+    for who in ["203.0.113.1", "2001:db8::2"] {
+        fails(&host, "anna", who);
+        wait_for(&host, "told", who);
+    }
+    // The second one has not waited for what the first one has left.
+    assert!(began.elapsed() < Duration::from_secs(4));
+    host.until("all to have begun", |host| lines(host, "pids").len() == 6);
+    assert_eq!(alive(&host, "pids"), 6);
+    wait_for(&host, "told", "delivered 2001:db8::2");
+    host.until("the timeout", |host| alive(host, "pids") == 0);
+    let ended = |host: &Plain, action: &str, count: u32| {
+        let sample = format!(
+            "weir_action_leftovers_ended_total{{jail=\"shop\",action=\"{action}\"}} {count}\n"
+        );
+        host.until(&sample, |host| host.done(&["metrics"]).contains(&sample));
+    };
+    ended(&host, "leaves", 2);
+    assert!(!host.alerts().contains("action:"), "{}", host.alerts());
+
+    // So many at a time, and none beyond the daemon, in whatever way that ends.
+    for n in 3..=10 {
+        fails(&host, "anna", &format!("203.0.113.{n}"));
+    }
+    ended(&host, "many", 2);
+    host.until("the last to begin", |host| lines(host, "many").len() == 10);
+    host.until("8 to be left", |host| alive(host, "many") == 8);
+    let began = Instant::now();
+    assert_eq!(host.end("TERM"), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(8));
+    assert_eq!(alive(&host, "many") + alive(&host, "pids"), 0);
+    host.start();
+    fails(&host, "anna", "203.0.113.11");
+    host.until("one more", |host| alive(host, "many") == 1);
+    host.end("KILL");
+    host.until("its end", |host| {
+        alive(host, "many") + alive(host, "pids") == 0
+    });
 }
 
 /// An action elsewhere that keeps what it is told, as one of a provider's does.

@@ -5,6 +5,7 @@
 //! everything on the way to it is root's.
 
 pub mod child;
+pub mod supervisor;
 pub(crate) mod user;
 
 use std::{

@@ -34,6 +34,7 @@ use crate::{
     threads,
 };
 use notice::BanNotice;
+use process::Leftovers;
 pub(crate) use process::{Ran, ask};
 use queue::{ActionQueue, BanInForce, Job, MAX_BANS};
 
@@ -52,6 +53,8 @@ pub struct Fail2banActions {
 
 struct Shared {
     queues: Mutex<ActionQueues>,
+    /// What commands have left behind. (No holder of this lock takes another.)
+    leftovers: Mutex<Leftovers>,
     work: Condvar,
     /// Whether no command is to run, so that no thread that bans takes a lock.
     is_idle: AtomicBool,
@@ -85,6 +88,11 @@ impl Shared {
         self.queues.lock().expect("no holder of this lock panics")
     }
 
+    fn leftovers(&self) -> MutexGuard<'_, Leftovers> {
+        let held = self.leftovers.lock();
+        held.expect("no holder of this lock panics")
+    }
+
     /// Has the database remember what a queue has noted.
     fn save(&self, queue: &mut ActionQueue) {
         if !queue.changes.is_empty() {
@@ -113,6 +121,7 @@ impl Fail2banActions {
         Self {
             shared: Arc::new(Shared {
                 queues: Mutex::default(),
+                leftovers: Mutex::default(),
                 work: Condvar::new(),
                 is_idle: AtomicBool::new(true),
                 ending: AtomicBool::new(false),
@@ -356,6 +365,7 @@ impl Fail2banActions {
         for thread in threads {
             thread.join().expect("a panic ends the daemon");
         }
+        self.shared.leftovers().end();
         for queue in &self.shared.queues().all {
             let left = queue.waiting();
             if left > 0 {

@@ -9,6 +9,7 @@ mod journal;
 mod link;
 mod listeners;
 mod neighbours;
+mod parent_process;
 mod routes;
 pub(crate) mod rtnetlink;
 pub(crate) mod shared_links;
@@ -26,6 +27,7 @@ pub(crate) use interfaces::{
 pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, neighbours};
+pub(crate) use parent_process::parent_of;
 pub(crate) use routes::{interface as interface_link, route};
 
 /// What the check has to ask this host; a test answers itself.

@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use jiff::Timestamp;
 use weir_enforce::{Entry, Expiry};
 use weir_fail2ban::{FamilyCommands, Script};
+use weir_metrics::Counter;
 
 use super::{
     Shared, WAIT,
     notice::BanNotice,
-    process::{ended_with, run_script},
+    process::{Ended, ended_with, run_script},
     queue::{ActionQueue, Job, is_same},
     values,
 };
@@ -18,6 +19,7 @@ use crate::jails::JailCommands;
 /// The life of a thread.
 pub(super) fn work(shared: &Shared) {
     loop {
+        shared.leftovers().reap();
         let mut queues = shared.queues();
         let (number, job) = loop {
             if shared.ending.load(Relaxed) {
@@ -30,7 +32,9 @@ pub(super) fn work(shared: &Shared) {
                 return;
             }
             let waited = shared.work.wait_timeout(queues, WAIT);
-            queues = waited.expect("no holder of this lock panics").0;
+            drop(waited.expect("no holder of this lock panics"));
+            shared.leftovers().reap();
+            queues = shared.queues();
         };
         let Some(queue) = queues.by_number(number) else {
             continue;
@@ -43,6 +47,7 @@ pub(super) fn work(shared: &Shared) {
             on_demand: queue.starts_on_demand(),
             detail: None,
             number,
+            leftovers_ended: queue.counters.leftovers_ended.clone(),
         };
         drop(queues);
         let ran = turn.carry_out(&job);
@@ -144,6 +149,7 @@ struct Turn<'a> {
     /// What the database knows of an older ban: when it began, and its failures.
     detail: Option<(Timestamp, u32)>,
     number: u64,
+    leftovers_ended: Counter,
 }
 
 /// Which commands were run, and why they failed.
@@ -302,9 +308,18 @@ impl Turn<'_> {
             });
         let is_ending = || self.shared.ending.load(Relaxed);
         let timeout = self.action.commands.timeout;
-        match run_script(script, &environment, timeout, is_ending)? {
-            (Some(0), _) => Ok(()),
-            (code, said) => Err(ended_with(code, &said)),
+        let Ended { code, said, left } =
+            run_script(script, &environment, timeout, true, is_ending)?;
+        if let Some(group) = left {
+            let ended = self.leftovers_ended.clone();
+            let goes = self.shared.leftovers().keep(self.number, group, ended);
+            if let Some(mut group) = goes {
+                group.kill();
+            }
+        }
+        match code {
+            Some(0) => Ok(()),
+            code => Err(ended_with(code, &said)),
         }
     }
 }

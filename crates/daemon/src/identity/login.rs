@@ -10,6 +10,7 @@ use weir_bpf::identity::CgroupAt;
 use weir_identity::{AppConfig, Login};
 
 use super::{digest_of, process};
+use crate::host::parent_of;
 
 /// A login over SSH.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,7 @@ fn ancestors() -> impl Iterator<Item = u32> {
     // No host nests deeper.
     const DEPTH: usize = 32;
     let first = Some(std::process::id());
-    std::iter::successors(first, |pid| process::parent_of(*pid)).take(DEPTH)
+    std::iter::successors(first, |pid| parent_of(*pid)).take(DEPTH)
 }
 
 /// `SSH_CONNECTION=192.0.2.9 50022 192.0.2.1 22` among the variables of a process.

@@ -18,6 +18,7 @@ use weir_identity::{
 };
 
 use super::objects::{NoDigest, Objects};
+use crate::host::parent_of;
 
 /// Bytes of a list of mappings that are read: 65,536 mappings have about 6 MiB.
 const MAX_MAPS: u64 = 8 << 20;
@@ -227,15 +228,6 @@ pub fn script_file(program: &Program) -> Option<&Path> {
         return None;
     }
     program.script.as_deref().filter(|path| path.is_file())
-}
-
-/// The number of a process's parent; `None`: it has none, or is gone.
-pub fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of a program may have blanks and parentheses.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let parent = rest.split(' ').nth(1)?.parse().ok();
-    parent.filter(|parent| *parent != 0)
 }
 
 /// The parents of a process up to the first one: numbers and executables.

@@ -8,6 +8,7 @@ pub struct ActionMetrics {
     runs: Counters<2>,
     failures: Counters<2>,
     lost: Counters<2>,
+    leftovers_ended: Counters<2>,
 }
 
 /// Counters of one action of a jail.
@@ -19,6 +20,8 @@ pub struct ActionCounters {
     pub(crate) failures: Counter,
     /// Commands that found no room, or waited at a stop.
     pub(crate) lost: Counter,
+    /// Commands that have left something behind which had to be ended.
+    pub(crate) leftovers_ended: Counter,
 }
 
 impl ActionMetrics {
@@ -40,6 +43,11 @@ impl ActionMetrics {
                 "Commands of an action that were not run: too many waited, or the daemon ended.",
                 LABELS,
             ),
+            leftovers_ended: registry.counters(
+                "weir_action_leftovers_ended_total",
+                "Commands of an action that left processes behind which had to be ended.",
+                LABELS,
+            ),
         }
     }
 
@@ -49,11 +57,18 @@ impl ActionMetrics {
             runs: self.runs.of(labels),
             failures: self.failures.of(labels),
             lost: self.lost.of(labels),
+            leftovers_ended: self.leftovers_ended.of(labels),
         }
     }
 
     pub(crate) fn keep_only(&self, is_jail: impl Fn(&str) -> bool) {
-        for family in [&self.runs, &self.failures, &self.lost] {
+        let families = [
+            &self.runs,
+            &self.failures,
+            &self.lost,
+            &self.leftovers_ended,
+        ];
+        for family in families {
             family.keep_only(&is_jail);
         }
     }

@@ -160,7 +160,9 @@ impl Watcher {
         while !self.stopping() {
             let begun = Instant::now();
             let environment = [("WEIR_WATCH", self.config.name.clone())];
-            let ended = match Group::start(Rights::ReadLogs, &environment, &self.config.command) {
+            let command = &self.config.command;
+            let started = Group::start(Rights::ReadLogs, &environment, command, Duration::ZERO);
+            let ended = match started {
                 Ok(group) => self.follow(group),
                 Err(error) => format!("cannot be started: {error}"),
             };

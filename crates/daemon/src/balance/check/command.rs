@@ -40,7 +40,7 @@ impl Command {
         let socket = socket(target, SocketType::DGRAM)?;
         let _ = connect(&socket, &discard).and_then(|()| send(&socket, &[], SendFlags::NOSIGNAL));
         Ok(Self {
-            group: Group::start(Rights::ReadLogs, &environment, command)?,
+            group: Group::start(Rights::ReadLogs, &environment, command, Duration::ZERO)?,
             ends: Instant::now() + timeout,
         })
     }
