@@ -20,6 +20,10 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
             "[Definition]\nactionban = sh -c \"log '<matches>'\"\n",
         ),
         ("tagged", "[Definition]\nactionban = echo <F-USER>\n"),
+        (
+            "late",
+            "[Definition]\nactionban = echo\nactionstart_on_demand = perhaps\n",
+        ),
     ]);
     let dir = host.path("f");
     let import = || {
@@ -30,6 +34,7 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
     for expected in [
         "action code: not run: {dir}/f/action.d/code.conf:2: actionban: <matches> is an argument of a program that may run it",
         "action tagged: not run: {dir}/f/action.d/tagged.conf:2: actionban: <F-USER> is a value that weir does not keep",
+        "action late: not run: {dir}/f/action.d/late.conf:3: actionstart_on_demand = perhaps",
     ] {
         assert!(said.contains(&host.filled(expected)), "{said}");
     }

@@ -384,6 +384,83 @@ fn root_each_family_has_a_set_of_its_own() {
 }
 
 #[test]
+fn root_actionstart_waits_for_the_first_ban_if_it_is_to() {
+    if skipped() {
+        return;
+    }
+    let action = |name: &str, init: &str| {
+        let text = "[Definition]\nactionstart = echo start <word> >> {dir}/{name}\n\
+            actionstop = echo stop <word> >> {dir}/{name}\n\
+            actionban = echo ban <word> <ip> >> {dir}/{name}\n[Init]\nword = one\n";
+        format!("{}{init}", text.replace("{name}", name))
+    };
+    let by_family = "[Init?family=inet6]\nword = six\n";
+    let mut host = dropping(&[
+        ("same", &action("same", "")),
+        ("waits", &action("waits", "actionstart_on_demand = true\n")),
+        ("differs", &action("differs", by_family)),
+        ("never", &action("never", "")),
+    ]);
+    host.write("f/action.d/first.conf", &action("first", by_family));
+    let jail = host.read("f/jail.conf");
+    let jail = jail.replace("    never\n", "    first[actionstart_on_demand=false]\n");
+    host.write("f/jail.conf", &jail);
+    let import = host.ask(&[
+        "import",
+        "fail2ban",
+        host.path("f").to_str().unwrap(),
+        "--dry-run",
+    ]);
+    assert!(!import.1.contains("no parameter"), "{}", import.1);
+    host.start();
+    wait_for(&host, "same", "start one");
+    wait_for(&host, "first", "start six");
+    assert_eq!(lines(&host, "first"), ["start one", "start six"]);
+    fails(&host, "anna", "2001:db8::7");
+    let all = ["same", "waits", "differs", "first"];
+    for file in all {
+        let word = if ["differs", "first"].contains(&file) {
+            "six"
+        } else {
+            "one"
+        };
+        wait_for(&host, file, &format!("ban {word} 2001:db8::7"));
+    }
+    assert_eq!(lines(&host, "waits"), ["start one", "ban one 2001:db8::7"]);
+    assert_eq!(
+        lines(&host, "differs"),
+        ["start six", "ban six 2001:db8::7"]
+    );
+    // Started once, for whichever family.
+    fails(&host, "anna", "203.0.113.7");
+    for file in all {
+        wait_for(&host, file, "ban one 203.0.113.7");
+    }
+    assert_eq!(lines(&host, "waits").len(), 3);
+    assert_eq!(
+        lines(&host, "differs")[2..],
+        ["start one", "ban one 203.0.113.7"]
+    );
+    assert_eq!(lines(&host, "first").len(), 4);
+    // What never began is not stopped: without a ban only the others are.
+    host.done(&["unban", "--all"]);
+    assert_eq!(host.end("TERM"), Some(0));
+    for file in all {
+        host.write(file, "");
+    }
+    host.start();
+    wait_for(&host, "same", "start one");
+    wait_for(&host, "first", "start six");
+    assert_eq!(host.end("TERM"), Some(0));
+    assert_eq!(lines(&host, "same"), ["start one", "stop one"]);
+    assert_eq!(
+        lines(&host, "first"),
+        ["start one", "start six", "stop one", "stop six"]
+    );
+    assert_eq!(host.read("waits") + &host.read("differs"), "");
+}
+
+#[test]
 fn root_an_action_is_told_of_what_it_has_missed_and_of_nothing_twice() {
     if skipped() {
         return;

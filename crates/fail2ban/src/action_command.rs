@@ -134,6 +134,8 @@ pub struct Commands {
     pub families: [FamilyCommands; 2],
     /// Bans that were made before the start are not told to it.
     pub norestored: bool,
+    /// Whether actionstart waits for the first ban; `None`: where the families differ.
+    pub start_on_demand: Option<bool>,
     /// How long one of its commands may run.
     pub timeout: Duration,
 }
@@ -201,14 +203,18 @@ impl Commands {
         let word = |key: &str| -> Result<Option<Text>, Error> {
             Ok(definition.get(key)?.filter(|text| !text.is_empty()))
         };
-        let norestored = match word("norestored")? {
-            None => false,
-            Some(text) => match text.joined().trim().to_lowercase().as_str() {
-                "1" | "on" | "true" | "yes" => true,
-                "0" | "off" | "false" | "no" | "none" => false,
-                _ => return Err(wrong("norestored", &text, "true or false")),
-            },
+        let is_true = |key: &str| -> Result<Option<bool>, Error> {
+            let Some(text) = word(key)? else {
+                return Ok(None);
+            };
+            match text.joined().trim().to_lowercase().as_str() {
+                "1" | "on" | "true" | "yes" => Ok(Some(true)),
+                "0" | "off" | "false" | "no" | "none" => Ok(Some(false)),
+                _ => Err(wrong(key, &text, "true or false")),
+            }
         };
+        let norestored = is_true("norestored")?.unwrap_or(false);
+        let start_on_demand = is_true("actionstart_on_demand")?;
         let timeout = match word("timeout")? {
             None => TIMEOUT,
             Some(text) => match expression::duration(&text.joined()) {
@@ -219,6 +225,7 @@ impl Commands {
         Ok(Self {
             families,
             norestored,
+            start_on_demand,
             timeout,
         })
     }

@@ -95,7 +95,8 @@ const FOREIGN: [&str; 7] = [
 ];
 
 /// Parameters that the jails of the package give to any action, whatever it knows.
-const PARAMETERS: [&str; 11] = [
+const PARAMETERS: [&str; 12] = [
+    "actionstart_on_demand",
     "actname",
     "bantime",
     "chain",

@@ -143,9 +143,9 @@ pub(super) fn key_of(jail: &str, action: &JailCommands) -> ActionKey {
 }
 
 impl ActionQueue {
-    /// Begins with actionstart, or has it wait for the first ban of a family where the
-    /// families differ. `remembered` is what an action was told by an earlier daemon: one
-    /// without start, stop and flush has kept that. It is told of all other bans in force.
+    /// Begins with actionstart, or has it wait for the first ban of a family. `remembered` is
+    /// what an action was told by an earlier daemon: one without start, stop and flush has
+    /// kept that. It is told of all other bans in force.
     pub fn new(
         number: u64,
         jail: &str,
@@ -227,10 +227,12 @@ impl ActionQueue {
         &self.action.commands.families[family(subject)]
     }
 
-    /// Does it differ by family, so that actionstart waits for the first ban of a family?
+    /// Does actionstart wait for the first ban of a family, as actionstart_on_demand says or,
+    /// without it, because the families differ?
     pub fn starts_on_demand(&self) -> bool {
-        let [v4, v6] = &self.action.commands.families;
-        v4 != v6
+        let commands = &self.action.commands;
+        let [v4, v6] = &commands.families;
+        commands.start_on_demand.unwrap_or(v4 != v6)
     }
 
     fn remember(&mut self, change: impl FnOnce(ActionKey) -> ActionNoticeChange) {

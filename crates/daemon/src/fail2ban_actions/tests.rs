@@ -70,6 +70,7 @@ fn queue_of(
         commands: Arc::new(Commands {
             families: [family.clone(), family],
             norestored,
+            start_on_demand: None,
             timeout: std::time::Duration::from_secs(1),
         }),
         max_matches: 5,

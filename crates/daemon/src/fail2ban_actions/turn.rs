@@ -223,7 +223,7 @@ impl Turn<'_> {
             .collect()
     }
 
-    /// Starts the action for the first ban of a family, where the families differ.
+    /// Starts the action for the first ban of a family, if it waits for that.
     fn start_on_demand(&mut self, family: usize) -> Results {
         if !self.on_demand || self.started[family] {
             return Results::new();
