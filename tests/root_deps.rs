@@ -139,6 +139,21 @@ fn root_what_is_missing_is_named() {
     assert!(answer.err.contains(" openssh-server"), "{answer:?}");
 }
 
+/// Postfix would take the place of the machine's own mail server.
+#[test]
+fn root_another_mail_server_stays() {
+    if skipped(&["unshare", "bash"]) {
+        return;
+    }
+    let machine = Machine::new();
+    machine.program("id", "echo 1000");
+    let answer = machine.runs("");
+    assert!(answer.err.contains(" postfix"), "{answer:?}");
+    let answer = machine.runs("touch /usr/sbin/sendmail");
+    assert!(!answer.err.contains(" postfix"), "{answer:?}");
+    assert!(answer.err.contains(" dovecot-imapd"), "{answer:?}");
+}
+
 /// Each purpose installs its own packages: a host that is to be protected gets no servers,
 /// clients or scanners with a build.
 #[test]

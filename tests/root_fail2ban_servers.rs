@@ -131,38 +131,6 @@ fn configuration(own: &Path, logs: &Path) {
     fs::write(own.join("fail2ban.log"), "").unwrap();
 }
 
-/// The real Fail2ban, in a namespace where it may have what firewall it likes.
-struct Fail2ban<'a> {
-    host: &'a Namespace,
-    dir: String,
-}
-
-impl<'a> Fail2ban<'a> {
-    fn start(host: &'a Namespace, dir: &Path) -> Self {
-        let fail2ban = Self {
-            host,
-            dir: dir.display().to_string(),
-        };
-        let said = fail2ban.ask(&["start"]);
-        assert!(said.contains("Server ready"), "{said}");
-        fail2ban
-    }
-
-    fn ask(&self, command: &[&str]) -> String {
-        let (socket, pid) = (format!("{}/sock", self.dir), format!("{}/pid", self.dir));
-        let mut args = vec!["-c", &self.dir, "-s", &socket, "-p", &pid];
-        args.extend(command);
-        let output = self.host.output("fail2ban-client", &args).unwrap();
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-    }
-}
-
-impl Drop for Fail2ban<'_> {
-    fn drop(&mut self) {
-        self.ask(&["stop"]);
-    }
-}
-
 #[test]
 fn root_stock_jails_of_real_servers_ban_who_guesses_and_who_comes_again() {
     if skipped(&[
@@ -204,7 +172,7 @@ fn root_stock_jails_of_real_servers_ban_who_guesses_and_who_comes_again() {
         configuration(dir.path(), logs.path());
     }
     let beside = net.net.namespace("f2b").unwrap();
-    let fail2ban = Fail2ban::start(&beside, theirs.path());
+    let fail2ban = stock_fail2ban::Fail2ban::start(&beside, theirs.path());
     let path = ours.path().display();
     let weir = Weir::start(
         &net.host,
@@ -218,29 +186,7 @@ fn root_stock_jails_of_real_servers_ban_who_guesses_and_who_comes_again() {
         let output = net.host.enter(move || ours.output()).unwrap().unwrap();
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
-    let prints_the_same = |jail: &str| {
-        let shown = |status: String| {
-            let sorted = |line: &str| {
-                let mut words: Vec<_> = line.split(' ').collect();
-                words.sort_unstable();
-                words.join(" ")
-            };
-            status
-                .lines()
-                .map(|line| match line.split_once("Banned IP list:\t") {
-                    Some((head, who)) => format!("{head}Banned IP list:\t{}", sorted(who)),
-                    None => line.to_owned(),
-                })
-                .collect::<Vec<_>>()
-        };
-        let command = ["status", jail];
-        let mut last = Default::default();
-        let same = weir_netlab::wait_for("the same status", SOON, || {
-            last = (shown(ask(&command)), shown(fail2ban.ask(&command)));
-            Ok((last.0 == last.1).then_some(()))
-        });
-        assert!(same.is_ok(), "{jail}: weir, and Fail2ban: {last:#?}");
-    };
+    let prints_the_same = |jail: &str| stock_fail2ban::prints_the_same(ask, &fail2ban, jail);
     let bans = |who: &str, jail: &str| {
         let why = weir.why(who);
         let producer = format!("jail:{jail}");
