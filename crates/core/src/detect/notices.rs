@@ -250,6 +250,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_head_that_fits_ends_the_row_of_its_stream() {
+        let mut unfit = Unfit::default();
+        // Streams have any numbers.
+        for stream in [0, 7, u64::from(u32::MAX) * 3 + 1] {
+            let mut row = |count| (0..count).map(|_| unfit.saw(stream)).last();
+            assert_eq!(row(HEAD_NEVER_FITS - 1), Some(false));
+            unfit.ends(stream);
+            let mut row = |count| (0..count).map(|_| unfit.saw(stream)).last();
+            assert_eq!(row(HEAD_NEVER_FITS - 1), Some(false), "{stream}");
+            assert_eq!(row(1), Some(true));
+            unfit.ends(stream);
+        }
+    }
+
+    #[test]
     fn a_log_that_is_opened_anew_is_distrusted_as_its_worst_stream_was() {
         let mut headless = Headless::default();
         headless.reopen();

@@ -429,3 +429,24 @@ impl Automaton {
         behind
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that two edges share are of both: without them filters that read each other's
+    /// messages would be taken for disjoint.
+    #[test]
+    fn sets_of_bytes_are_joined_and_cut() {
+        let digits = Bytes::of(|b| b.is_ascii_digit() || b == 0xff);
+        let hexadecimal = Bytes::of(|b| b.is_ascii_hexdigit());
+        for byte in 0..=u8::MAX {
+            let (one, other) = (digits.has(byte), hexadecimal.has(byte));
+            assert_eq!(digits.or(hexadecimal).has(byte), one || other, "{byte}");
+            assert_eq!(digits.and(hexadecimal).has(byte), one && other, "{byte}");
+            assert_eq!(digits.without(hexadecimal).has(byte), one && !other);
+            assert!(Bytes::ALL.has(byte) && !Bytes::NONE.has(byte));
+        }
+        assert!(digits.without(digits).is_empty() && !digits.is_empty());
+    }
+}

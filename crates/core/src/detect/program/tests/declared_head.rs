@@ -145,6 +145,12 @@ fn a_head_that_never_fits_is_noticed() {
     assert!(matches!(miss, Miss::NoDeclaredHead { .. }), "{miss:?}");
     let said = "its start is not the filter's head, which wants \"[\" there";
     assert_eq!(miss.to_string(), said);
+    let miss = Miss::NoDeclaredHead {
+        read: "[2026".into(),
+        wanted: "\"]\"".into(),
+    };
+    let said = "its start is not the filter's head, which wants \"]\" behind \"[2026\"";
+    assert_eq!(miss.to_string(), said);
 }
 
 /// A jail's files may have heads of different forms.
