@@ -11,6 +11,8 @@ mod common;
 mod emergency;
 #[path = "root_balance/methods.rs"]
 mod methods;
+#[path = "root_balance/quic.rs"]
+mod quic;
 #[path = "root_balance/reload.rs"]
 mod reload;
 #[path = "root_balance/vip_check.rs"]

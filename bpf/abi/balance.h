@@ -54,10 +54,30 @@ struct balance_service {
 
 /* Rules of a pool, for all its services. */
 struct balance_rules {
-	__u32 acl;    /* number of the access list, and its default; 0: all clients */
-	__u16 method; /* BALANCE_BY_* */
-	__u16 udp_silence; /* after so many windows of 256 ticks without a packet a flow
-			      of UDP leaves a real that drains; 0: never */
+	__u32 acl;   /* number of the access list, and its default; 0: all clients */
+	__u8 method; /* BALANCE_BY_* */
+	__u8 quic_server_id; /* bytes of the server IDs of its reals; 0: they have none */
+	__u16 udp_silence;   /* after so many windows of 256 ticks without a packet a flow
+				of UDP leaves a real that drains; 0: never */
+};
+
+/* Bytes of the longest server ID, and what may stand in balance_quic: two configurations,
+ * for the next one is written beside the last. */
+#define BALANCE_QUIC_SERVER_ID 8
+#define BALANCE_QUIC_SERVERS   (2 * BALANCE_REALS)
+
+/* What the connection IDs of a real's QUIC connections hold. */
+struct balance_quic_key {
+	__u32 pool; /* its number */
+	__u32 pad;
+	__u8 server_id[BALANCE_QUIC_SERVER_ID]; /* zeros behind it */
+};
+
+/* Whose it is. */
+struct balance_quic_server {
+	__u64 id;   /* of balance_real; 0: nobody's */
+	__u32 real; /* number in balance_reals */
+	__u32 pad;
 };
 
 struct balance_services {
@@ -103,6 +123,8 @@ struct balance_service_counter {
 
 _Static_assert(sizeof(struct balance_service) == 32, "abi");
 _Static_assert(sizeof(struct balance_rules) == 8, "abi");
+_Static_assert(sizeof(struct balance_quic_key) == 16, "abi");
+_Static_assert(sizeof(struct balance_quic_server) == 16, "abi");
 _Static_assert(sizeof(struct balance_ring) == 32768, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");

@@ -5,9 +5,10 @@
  * has the virtual address on its loopback interface, answers the client itself.
  *
  * A flow that is known stays with its real while that takes packets; any other goes
- * where the ring of its pool says, by a hash or by turns. The ring is a function of the
- * configuration, so a second weir, or this one without its table of flows, chooses the
- * same real.
+ * where the ring of its pool says, by a hash or by turns; a connection of QUIC that moves
+ * stays with its real as well, where the real's connection IDs say whose it is (quic.h).
+ * The ring is a function of the configuration, so a second weir, or this one without its
+ * table of flows, chooses the same real.
  *
  * Of packets without ports, fragments go where their first one went, and ICMP errors
  * (RFC 792, RFC 4443) to the real whose packet they are about: without "packet too big"
@@ -27,6 +28,7 @@
 #include "balance/acl.h"
 #include "balance/flows.h"
 #include "balance/pools.h"
+#include "balance/quic.h"
 #include "balance/turns.h"
 #include "lib/request.h"
 
@@ -62,11 +64,13 @@ static __always_inline int balance_leaves(__u64 state, __u64 window, __u32 begin
 
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
  * flow is remembered, and counted there if it cannot be. `begins`: what
- * balance_begins() says. */
+ * balance_begins() says. `named`: the number of the real, + 1, of whose connection it is,
+ * wherever the flow was; 0: the packet does not say. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    __u32 pool,
 					    struct balance_service_counter *served,
-					    int begins, struct balance_real **chosen)
+					    int begins, __u32 named,
+					    struct balance_real **chosen)
 {
 	__u64 hash = balance_hash(key), window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
 	__u64 state = balance_find(hash);
@@ -79,6 +83,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
 		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT &&
+		    likely(!named || named == number + 1) &&
 		    likely(!(real->id & BALANCE_DRAINS &&
 			     balance_leaves(state, window, begins)))) {
 			balance_touch(hash, state, window);
@@ -86,10 +91,11 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 			return number;
 		}
 	}
-	turn = begins & BEGINS_WITH_TURN && served && balance_may_remember(window);
+	turn = !named && begins & BEGINS_WITH_TURN && served &&
+	       balance_may_remember(window);
 	if (turn)
 		pool |= BALANCE_HAS_TURN;
-	number = balance_select(key, pool);
+	number = named ? named - 1 : balance_select(key, pool);
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	if (!real || !real->id)
 		return 0;
@@ -306,7 +312,7 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		if (balance_denies(request, &key, pool, served))
 			return tc ? TC_ACT_SHOT : XDP_DROP;
 		number = balance_choose(&key, pool, part == PART_ERROR ? NULL : served, 0,
-					&real);
+					0, &real);
 		if (!real)
 			return balance_drop(request, tc, served);
 		if (part == PART_FIRST_FRAGMENT) {
@@ -344,7 +350,7 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	struct balance_service_counter *served;
 	struct balance_flow_key key;
 	struct balance_real *real = NULL;
-	__u32 number, of, pool;
+	__u32 number, of, pool, l4, named = 0;
 	__u64 service;
 	int begins = 0;
 
@@ -364,8 +370,13 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 		begins = balance_begins(
 			pool, key.protocol,
 			balance_tcp_flags(f.l3, f.end, request->result.v4));
+		l4 = l3 +
+		     (request->result.v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+		if (key.protocol == IPPROTO_UDP)
+			named = tc ? balance_quic_tc(ctx, pool, l4)
+				   : balance_quic_xdp(ctx, pool, l4);
 	}
-	number = balance_choose(&key, pool, served, begins, &real);
+	number = balance_choose(&key, pool, served, begins, named, &real);
 	if (!real)
 		return balance_drop(request, tc, served);
 	return balance_forward(ctx, tc, request, &f, here, served, real, number, of);

@@ -3,9 +3,11 @@
 //! program that forwards is the business of `answers`.
 
 mod acl;
+mod quic;
 mod service_table;
 
 pub use acl::MAX_NETWORKS;
+pub use quic::QuicServer;
 
 use std::{collections::HashMap, mem::offset_of, net::IpAddr, sync::Arc, time::Duration};
 
@@ -65,6 +67,9 @@ pub struct PoolRules {
     /// After so long without a packet a flow of UDP leaves a real that drains, for nothing
     /// else says that it has ended; `None`: never.
     pub udp_silence: Option<Duration>,
+    /// The reals whose QUIC connections are known by their connection IDs; the server IDs
+    /// are of one length, and each is of one real.
+    pub quic_servers: Vec<QuicServer>,
 }
 
 impl PoolRules {
@@ -167,8 +172,8 @@ fn id_of(real: &[u8]) -> Option<u64> {
 /// The kernel's side of it.
 pub struct Balancer {
     /// Ports, services, rings, reals, counters of reals and of services, access lists,
-    /// rules of pools, tunnels.
-    maps: [MapHandle; 9],
+    /// rules of pools, tunnels, server IDs of QUIC.
+    maps: [MapHandle; 10],
     ports: Words,
     services: ServiceTable,
     acls: acl::Written,
@@ -185,7 +190,7 @@ const BITS: u64 = {
 
 impl Balancer {
     /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 9]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 10]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
         let services = ServiceTable::map(&maps[1])?;
         Ok(Self {
@@ -238,11 +243,16 @@ impl Balancer {
             })
             .collect::<Result<Vec<_>>>()?;
         let acls = self.acls.write(&self.maps[6], pools, &before)?;
+        quic::write(&self.maps[9], pools)?;
         let rules_of = |pool: u32| balance_rules {
             acl: acls.get(pool as usize).copied().unwrap_or(0),
             method: pools
                 .get(pool as usize)
-                .map_or(SlotBy::Flow, |pool| pool.slot_by) as u16,
+                .map_or(SlotBy::Flow, |pool| pool.slot_by) as u8,
+            quic_server_id: pools
+                .get(pool as usize)
+                .and_then(|pool| pool.quic_servers.first())
+                .map_or(0, |server| server.server_id.bytes().len() as u8),
             udp_silence: pools
                 .get(pool as usize)
                 .map_or(0, |pool| pool.silent_windows(hz)),
@@ -250,7 +260,7 @@ impl Balancer {
         let has_rules = |pool: u32| {
             let rules = rules_of(pool);
             let drains = pools.get(pool as usize).is_some_and(|pool| pool.any_drains);
-            rules.acl != 0 || rules.method != 0 || drains
+            rules.acl != 0 || rules.method != 0 || rules.quic_server_id != 0 || drains
         };
         let write_rules = |of_those_with: bool| {
             for pool in numbers
@@ -278,6 +288,7 @@ impl Balancer {
         self.services.write(&placed)?;
         write_rules(false)?;
         self.acls.forget_others(&self.maps[6], &acls)?;
+        quic::forget_others(&self.maps[9], pools)?;
         let mut words = vec![0u64; PORT_WORDS];
         for service in services {
             let half = usize::from(service.protocol == Protocol::Udp) * PORT_WORDS / 2;

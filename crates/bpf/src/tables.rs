@@ -277,6 +277,7 @@ impl Generation {
                 maps.keep(Map::BalanceAcls)?,
                 maps.keep(Map::BalanceRules)?,
                 maps.keep(Map::BalanceTunnels)?,
+                maps.keep(Map::BalanceQuic)?,
             ])?,
             seed: about.seed,
             lasting_seed: about.lasting_seed,

@@ -3,4 +3,5 @@
 pub mod acl;
 pub mod maglev;
 pub mod probe;
+pub mod quic;
 pub mod turns;

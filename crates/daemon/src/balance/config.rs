@@ -5,6 +5,7 @@ mod check;
 mod command;
 mod emergency;
 mod manual;
+mod quic;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,10 @@ use weir_config::{
     values::{SECOND, name_byte},
 };
 use weir_core::{
-    PortRange, PortSet, Protocol, balance::acl::Acl, ban::MAX_NAME, decoy::DecoyPorts,
+    PortRange, PortSet, Protocol,
+    balance::{acl::Acl, quic::ServerId},
+    ban::MAX_NAME,
+    decoy::DecoyPorts,
 };
 use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES, SlotBy};
 use weir_proxy::Limits;
@@ -220,6 +224,9 @@ pub struct RealConfig {
     pub weight: u32,
     /// With the proxy: the port at which it serves; `None`: that which clients ask for.
     pub port: Option<u16>,
+    /// The part of its QUIC connection IDs by which its connections are known wherever
+    /// their client goes; `None`: they are known by addresses and ports alone.
+    pub quic_server_id: Option<ServerId>,
 }
 
 /// Ports of this host that are answered on it, by the table that names them.
@@ -435,6 +442,7 @@ fn pool(
     });
     if let Some(pool) = &pool {
         pool.check_proxy(&section, line);
+        quic::check(pool, &section, line, warnings);
     }
     section.finish();
     pool
@@ -616,6 +624,7 @@ fn reals(
             );
         }
         let port = port.map(|at| at.value as u16);
+        let quic_server_id = quic::read(&mut table, &format!("{key} of {of}"), is_proxied);
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
             None => table.error(
                 line,
@@ -636,6 +645,7 @@ fn reals(
                     address,
                     weight,
                     port,
+                    quic_server_id,
                 });
             }
         }

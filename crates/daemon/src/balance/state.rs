@@ -16,7 +16,7 @@ use weir_core::{
         turns::turns,
     },
 };
-use weir_enforce::{PoolRules, Real, SLOTS, VirtualService, real_id};
+use weir_enforce::{PoolRules, QuicServer, Real, SLOTS, VirtualService, real_id};
 use weir_events::Event;
 
 use super::{
@@ -41,6 +41,18 @@ const MAX_CHECKS: usize = 256;
 const MAX_COMMANDS: usize = 16;
 
 impl Pool {
+    /// The reals whose QUIC connections stay with them wherever the client goes.
+    fn quic_servers(&self) -> Vec<QuicServer> {
+        let with = |real: &RealState| {
+            Some(QuicServer {
+                server_id: real.config.quic_server_id?,
+                real: real.number,
+                id: real.id,
+            })
+        };
+        self.reals.iter().filter_map(with).collect()
+    }
+
     /// What becomes of a real that was asked at the virtual addresses. One that lacks them
     /// is down while another real has them, or may have: that none has is no reason to
     /// serve nobody, but one to tell ([`Pool::lack_vips`]).
@@ -476,6 +488,7 @@ impl State {
                         _ => false,
                     },
                 udp_silence: Some(pool.config.udp_timeout),
+                quic_servers: pool.quic_servers(),
             };
         }
         rules
@@ -547,6 +560,7 @@ mod tests {
             address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
             weight: 1,
             port: None,
+            quic_server_id: None,
         };
         let http = config::HttpConfig {
             path: "/".to_owned(),

@@ -97,6 +97,9 @@ pub struct RealStatus {
     pub since: Timestamp,
     /// The link-layer address of the real, or of the router before it.
     pub mac: Option<String>,
+    /// The server ID in its QUIC connection IDs, if the configuration has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quic_server_id: Option<String>,
     /// Packets that were sent to it.
     pub packets: u64,
     /// Bytes of these packets.
@@ -205,6 +208,7 @@ impl Balancer {
             mac: real
                 .mac
                 .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            quic_server_id: real.config.quic_server_id.map(|id| id.to_string()),
             packets: count.packets,
             bytes: count.bytes,
             flows: count.flows,

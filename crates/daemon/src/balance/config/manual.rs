@@ -127,6 +127,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 Means("the one that the client asked for"),
                 "With forward = \"proxy\": the port at which the real serves, whichever of the pool's the client asked for. It is checked there, too, unless check has a port.",
             ),
+            key(
+                "quic_server_id",
+                Means("QUIC connections are known by addresses and ports"),
+                "The server ID that the real's server writes into the QUIC connection IDs that it chooses, as QUIC-LB's configuration 0 has it in plaintext: 2 to 16 hexadecimal digits, as many for each real of the pool. A connection whose client changes its address or port then stays with the real.",
+            ),
         ],
     },
     Table {

@@ -573,3 +573,64 @@ fn a_backend_that_cannot_forward_is_refused() {
     let told = "weir.toml:2: [balance] with backend = \"nft\": no load balancing";
     assert!(error.contains(told), "{error}");
 }
+
+#[test]
+fn server_ids_of_quic_are_read() {
+    const BOTH: &str = "443/tcp\", \"443/udp";
+    let pool = |reals: &str, ports: &str, more: &str| {
+        format!(
+            "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"{ports}\"]\nreals = [{reals}]\n{more}"
+        )
+    };
+    let real = |address: &str, id: &str| match id {
+        "" => format!("{{ address = \"{address}\" }}"),
+        id => format!("{{ address = \"{address}\", quic_server_id = \"{id}\" }}"),
+    };
+    let two = |ids: [&str; 2]| [real("10.0.0.11", ids[0]), real("10.0.0.12", ids[1])].join(", ");
+    let read = check(&pool(&two(["0a01", "0A02"]), BOTH, "")).unwrap();
+    let reals = &read.balance.unwrap().pools[0].reals;
+    let ids = reals
+        .iter()
+        .map(|real| real.quic_server_id.unwrap().to_string());
+    assert_eq!(ids.collect::<Vec<_>>(), ["0a01", "0a02"]);
+    assert!(!read.warnings.join("\n").contains("quic_server_id"));
+
+    let half = check(&pool(&two(["0a01", ""]), BOTH, "")).unwrap();
+    let warnings = half.warnings.join("\n");
+    assert!(
+        warnings.contains("10.0.0.12 has none: a QUIC connection"),
+        "{warnings}"
+    );
+
+    let emergency = format!("emergency = [{}]", real("10.0.0.13", "0a01"));
+    let proxy = "forward = \"proxy\"";
+    for (text, said) in [
+        (
+            pool(&two(["0a01", "0a0"]), BOTH, ""),
+            "is \"0a0\"; allowed: an even number of hexadecimal digits",
+        ),
+        (
+            pool(&two(["0a01", "0a01"]), BOTH, ""),
+            "0a01 of 10.0.0.12 in [pool.web] is that of 10.0.0.11; allowed: one real each",
+        ),
+        (
+            pool(&two(["0a01", "0a02"]), BOTH, &emergency),
+            "0a01 of 10.0.0.13 in [pool.web] is that of 10.0.0.11",
+        ),
+        (
+            pool(&two(["0a01", "0a"]), BOTH, ""),
+            "0a of 10.0.0.12 in [pool.web] is not as long as 0a01",
+        ),
+        (
+            pool(&two(["0a01", "0a02"]), "443/tcp", ""),
+            "serves no port of UDP",
+        ),
+        (
+            pool(&two(["0a01", "0a02"]), BOTH, proxy),
+            "the proxy knows connections by addresses and ports",
+        ),
+    ] {
+        let errors = check(&text).unwrap_err();
+        assert!(errors.contains(said), "{errors}");
+    }
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* QUIC connections that move: a client that changes its address or port, by its own wish
+ * or its router's, goes on with the connection ID that the server has chosen (RFC 9000
+ * 9). Where that holds the ID of the server, as QUIC-LB writes it in plaintext
+ * (draft-ietf-quic-load-balancers 3 and 5.1), its packets stay with their real:
+ *
+ *   first octet of the packet: 0, and seven bits that are not looked at (RFC 8999 5.2)
+ *   first octet of the ID: 0 as the number of the configuration, three bits; the rest
+ *     is the length of the ID or random
+ *   server ID, of the pool's length; then what the server likes.
+ *
+ * Packets with a long header come before a connection can move, and the first ones have
+ * an ID that the client has chosen: they go by their flow, as does whatever has an ID of
+ * another configuration (7: not to be routed) or of nobody's. */
+#ifndef WEIR_BALANCE_QUIC_H
+#define WEIR_BALANCE_QUIC_H
+
+#include <linux/udp.h>
+#include "balance/pools.h"
+
+#define QUIC_LONG_HEADER 0x80
+#define QUIC_LB_CONFIG	 0xe0 /* in the first octet of a connection ID */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, BALANCE_QUIC_SERVERS);
+	__type(key, struct balance_quic_key);
+	__type(value, struct balance_quic_server);
+} balance_quic SEC(".maps");
+
+/* The number of the real, + 1, whose connection a datagram is of; 0: nobody's. `l4`:
+ * where its UDP header is. */
+static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 pool,
+					       __u32 l4)
+{
+	const struct balance_rules *rules = balance_rules_of(pool);
+	struct balance_quic_key key = {.pool = pool & 0xffff};
+	struct balance_quic_server *server;
+	struct balance_real *real;
+	__u32 number, bytes, i;
+	/* Shorter ones are no packets: RFC 9001 5.4.2 samples 16 bytes for less. */
+	struct {
+		__u8 flags;
+		__u8 config;
+		__u8 server_id[BALANCE_QUIC_SERVER_ID];
+	} head;
+
+	bytes = rules ? rules->quic_server_id : 0;
+	if (!bytes ||
+	    balance_load(ctx, tc, (l4 & 0xff) + sizeof(struct udphdr), &head,
+			 sizeof(head)) ||
+	    head.flags & QUIC_LONG_HEADER || head.config & QUIC_LB_CONFIG)
+		return 0;
+#pragma unroll
+	for (i = 0; i < BALANCE_QUIC_SERVER_ID; i++)
+		key.server_id[i] = i < bytes ? head.server_id[i] : 0;
+	server = bpf_map_lookup_elem(&balance_quic, &key);
+	if (!server)
+		return 0;
+	number = server->real;
+	real = bpf_map_lookup_elem(&balance_reals, &number);
+	/* One that drains keeps its connections. */
+	if (!real || !real->id || (real->id ^ server->id) & ~BALANCE_DRAINS)
+		return 0;
+	return number + 1;
+}
+
+/* Global, so that the verifier checks each once. */
+__noinline __u32 balance_quic_xdp(struct xdp_md *ctx, __u32 pool, __u32 l4)
+{
+	return balance_quic_real(ctx, 0, pool, l4);
+}
+
+__noinline __u32 balance_quic_tc(struct __sk_buff *ctx, __u32 pool, __u32 l4)
+{
+	return balance_quic_real(ctx, 1, pool, l4);
+}
+
+#endif
