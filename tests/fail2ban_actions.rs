@@ -19,7 +19,7 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
             "code",
             "[Definition]\nactionban = sh -c \"log '<matches>'\"\n",
         ),
-        ("tagged", "[Definition]\nactionban = echo <F-USER>\n"),
+        ("tagged", "[Definition]\nactionban = echo <ip-host>\n"),
         (
             "late",
             "[Definition]\nactionban = echo\nactionstart_on_demand = perhaps\n",
@@ -33,7 +33,7 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
     let said = import();
     for expected in [
         "action code: not run: {dir}/f/action.d/code.conf:2: actionban: <matches> is an argument of a program that may run it",
-        "action tagged: not run: {dir}/f/action.d/tagged.conf:2: actionban: <F-USER> is a value that weir does not keep",
+        "action tagged: not run: {dir}/f/action.d/tagged.conf:2: actionban: <ip-host> is a value that weir does not keep",
         "action late: not run: {dir}/f/action.d/late.conf:3: actionstart_on_demand = perhaps",
     ] {
         assert!(said.contains(&host.filled(expected)), "{said}");

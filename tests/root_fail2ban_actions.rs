@@ -384,6 +384,45 @@ fn root_each_family_has_a_set_of_its_own() {
 }
 
 #[test]
+fn root_what_a_filter_captures_reaches_commands() {
+    if skipped() {
+        return;
+    }
+    let mut host = dropping(&[(
+        "tell",
+        "[Definition]\nactionban = printf '%%s\\n' \"ban <ip> <F-USER>|<F-WAY>|<F-NONE>\" >> {dir}/told\n\
+         \x20           printf '%%s\\n' <F-USER> '<F-USER>' >> {dir}/told\n\
+         actionunban = printf '%%s\\n' 'unban <ip> <F-USER>' >> {dir}/told\n",
+    )]);
+    let filter = "[Definition]\nfailregex = login of <F-USER>.*?</F-USER>(?: via <F-WAY>\\w+</F-WAY>)? from <HOST> failed$\n";
+    host.write("f/filter.d/shop.conf", filter);
+    let jail = host.read("f/jail.conf");
+    host.write("f/jail.conf", &jail.replace("maxretry = 1", "maxretry = 2"));
+    host.start();
+    let hostile = host.filled(HOSTILE);
+    for who in ["203.0.113.7", "2001:db8::7"] {
+        fails(&host, &format!("{hostile} via imap"), who);
+        fails(&host, "berta via pop3", who);
+        wait_for(&host, "told", &format!("ban {who} {hostile}|imap|"));
+        host.done(&["unban", who]);
+        wait_for(&host, "told", &format!("unban {who} {hostile}"));
+    }
+    let times = lines(&host, "told")
+        .iter()
+        .filter(|line| **line == hostile)
+        .count();
+    assert_eq!(times, 4);
+    assert!(!host.path("pwned").exists());
+    // The next ban is of other failures. (Those of the second in which somebody was let in
+    // do not count, and stamps of logs have whole seconds.)
+    std::thread::sleep(Duration::from_millis(1_100));
+    for user in ["carla", "dora via imap"] {
+        fails(&host, user, "203.0.113.7");
+    }
+    wait_for(&host, "told", "ban 203.0.113.7 carla||");
+}
+
+#[test]
 fn root_actionstart_waits_for_the_first_ban_if_it_is_to() {
     if skipped() {
         return;

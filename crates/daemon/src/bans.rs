@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use weir_core::{Ban, BanSource, BanTarget, PortSet};
+use weir_core::{Ban, BanSource, BanTarget, PortSet, detect::Finding};
 use weir_enforce::{Backend, BootNanos, Entry, Error, Policy};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
@@ -19,6 +19,7 @@ use crate::{
     expiry::{ExpiredBan, Expiries},
     fail2ban_actions::Fail2banActions,
     ignore_command::IgnoreChecks,
+    jails::JailConfig,
     refused::{RefusedBan, RefusedBans},
     store::{Change, PORTION, Store, clock::Now},
 };
@@ -105,6 +106,18 @@ impl Bans {
         let bans = self.without_exempt(bans, &now);
         let coming = self.coming_into_force();
         self.put_in_force(&coming, bans, &now, false);
+    }
+
+    /// A failure was found of whom a jail may ban, with what its filter has captured of it
+    /// and what of that the jail's commands ask for.
+    pub(crate) fn captured(
+        &self,
+        jail: &JailConfig,
+        finding: &Finding,
+        values: &[(Arc<str>, String)],
+        wanted: &[String],
+    ) {
+        self.actions.captured(jail, finding, values, wanted);
     }
 
     /// Bans that another program has made: its actions were told of them.

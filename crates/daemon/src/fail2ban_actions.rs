@@ -6,6 +6,7 @@
 //! `weir_fail2ban`'s; which values they see is in `values`, the process in
 //! `command::child`.
 
+mod captures;
 mod notice;
 mod process;
 mod queue;
@@ -22,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Ban, BanSource, BanTarget, Until, policy::Ledger};
+use weir_core::{Ban, BanSource, BanTarget, Until, detect::Finding, policy::Ledger};
 use weir_enforce::Policy;
 use weir_events::alerts::Alerts;
 
@@ -33,6 +34,7 @@ use crate::{
     store::{ActionKey, ActionNotice, ActionNoticeChange, Change, Store},
     threads,
 };
+use captures::Captures;
 use notice::BanNotice;
 use process::Leftovers;
 pub(crate) use process::{Ran, ask};
@@ -53,6 +55,8 @@ pub struct Fail2banActions {
 
 struct Shared {
     queues: Mutex<ActionQueues>,
+    /// What filters have captured of failures. (No holder of this lock takes another.)
+    captures: Mutex<Captures>,
     /// What commands have left behind. (No holder of this lock takes another.)
     leftovers: Mutex<Leftovers>,
     work: Condvar,
@@ -88,6 +92,10 @@ impl Shared {
         self.queues.lock().expect("no holder of this lock panics")
     }
 
+    fn captures(&self) -> MutexGuard<'_, Captures> {
+        self.captures.lock().expect("no holder of this lock panics")
+    }
+
     fn leftovers(&self) -> MutexGuard<'_, Leftovers> {
         let held = self.leftovers.lock();
         held.expect("no holder of this lock panics")
@@ -121,6 +129,7 @@ impl Fail2banActions {
         Self {
             shared: Arc::new(Shared {
                 queues: Mutex::default(),
+                captures: Mutex::default(),
                 leftovers: Mutex::default(),
                 work: Condvar::new(),
                 is_idle: AtomicBool::new(true),
@@ -227,6 +236,7 @@ impl Fail2banActions {
         }
         let is_named = |name: &str| jails.iter().any(|jail| jail.name == name);
         shared.metrics.keep_only(is_named);
+        shared.captures().keep_only(is_named);
         let is_idle = queues.is_idle();
         shared.is_idle.store(is_idle, Relaxed);
         shared.work.notify_all();
@@ -272,6 +282,29 @@ impl Fail2banActions {
         self.shared.alerts.clear("action");
     }
 
+    /// A failure was found of whom this jail may ban, with what the filter has captured, by
+    /// its names.
+    pub(crate) fn captured(
+        &self,
+        jail: &JailConfig,
+        finding: &Finding,
+        values: &[(Arc<str>, String)],
+        wanted: &[String],
+    ) {
+        let prefix = finding.offender.prefix();
+        let Some(subject) = prefix.and_then(|who| BanTarget::new(who).ok()) else {
+            return;
+        };
+        if self.shared.is_idle.load(Relaxed) {
+            return;
+        }
+        let when = (finding.time, jail.limits.find_time);
+        let added = (self.shared.captures()).add((&jail.name, subject), when, values, wanted);
+        if !added {
+            self.shared.metrics.captures_lost(&jail.name).inc();
+        }
+    }
+
     /// A ban came into force, or was made longer. `is_restored`: another program has made it,
     /// and has told whom that concerns.
     pub(crate) fn banned(&self, ban: &Ban, is_restored: bool) {
@@ -281,10 +314,14 @@ impl Fail2banActions {
         if self.shared.is_idle.load(Relaxed) {
             return;
         }
+        let mut captured = self.shared.captures().take(jail, ban.subject);
         let mut queues = self.shared.queues();
         let mut told = None;
         let mut told = || {
-            let notice = told.get_or_insert_with(|| Arc::new(BanNotice::of(ban, is_restored)));
+            let notice = told.get_or_insert_with(|| {
+                let captured = captured.take();
+                Arc::new(BanNotice::of(ban, is_restored, captured))
+            });
             notice.clone()
         };
         if let Some(meanwhile) = &mut queues.meanwhile
@@ -432,6 +469,7 @@ fn ban_in_force((subject, policy, until): (BanTarget, Arc<Policy>, Until)) -> Ba
             until,
             failures: 0,
             is_restored: true,
+            captured: None,
         },
         policy: Some(policy),
     }

@@ -1,7 +1,7 @@
 //! A filter of Fail2ban's as the log worker runs it: a record becomes the line that
 //! Fail2ban would have read, and what it finds a finding of weir's.
 
-use std::{borrow::Cow, fmt::Write as _, net::IpAddr};
+use std::{borrow::Cow, fmt::Write as _, net::IpAddr, sync::Arc};
 
 use weir_core::{
     Prefix,
@@ -33,6 +33,8 @@ pub struct FilterState {
     /// A line that was cut has been told of.
     told_cut: bool,
     given_up: GivenUp,
+    /// What was captured of the failure that was found last.
+    captured: Vec<(Arc<str>, String)>,
 }
 
 /// Lines that were not read because searching them would have taken too long, or because
@@ -56,6 +58,12 @@ impl GivenUp {
 }
 
 impl FilterState {
+    /// What was captured of the failure that was found last, by its names: `user` of
+    /// `<F-USER>`. As long as the line may be, and a client's text.
+    pub fn take_captured(&mut self) -> Vec<(Arc<str>, String)> {
+        std::mem::take(&mut self.captured)
+    }
+
     /// What was given up since the last call.
     pub fn take_given_up(&mut self) -> GivenUp {
         std::mem::take(&mut self.given_up)
@@ -102,6 +110,7 @@ impl Fail2banFilter {
             text: String::new(),
             told_cut: false,
             given_up: GivenUp::default(),
+            captured: Vec::new(),
         }
     }
 
@@ -169,11 +178,13 @@ impl Fail2banFilter {
         let failure = found.ok()?;
         let offender = offender(&failure)?;
         let (time, clock) = when(failure.time, record, context.now)?;
+        let user = failure.user().map(bounded);
+        state.captured = failure.values;
         Some(Finding {
             offender,
             time,
             clock,
-            user: failure.user().map(bounded),
+            user,
             attempts: 1,
             pattern: failure.regex,
         })

@@ -7,7 +7,13 @@ mod heads;
 mod journal;
 mod ring;
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::tz::TimeZone;
 use weir_config::manual::{
@@ -177,6 +183,15 @@ impl JailConfig {
         let runs = self.commands.iter().map(|run| run.name.clone());
         std::iter::once(own).chain(runs).collect()
     }
+}
+
+/// What of a filter's captures the commands of actions ask for, by its names: `user` of
+/// `<F-USER>`.
+pub(crate) fn captured_names(commands: &[JailCommands]) -> Vec<String> {
+    let families = commands.iter().flat_map(|action| &action.commands.families);
+    let scripts = families.flat_map(|family| family.scripts());
+    let names: BTreeSet<_> = scripts.flat_map(|script| &script.captured).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// An action of a jail that runs commands.

@@ -20,6 +20,9 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// A script may have this many bytes.
 const MAX_SCRIPT: usize = 64 * 1024;
 
+/// A script may ask for so many values that filters capture.
+const MAX_CAPTURED: usize = 8;
+
 /// What Fail2ban calls IPv4 and IPv6 in `[Init?family=inet6]`.
 pub(crate) const FAMILIES: [&str; 2] = ["inet4", "inet6"];
 
@@ -125,6 +128,50 @@ pub struct Script {
     pub text: String,
     /// The variables that it reads.
     pub tags: Vec<Tag>,
+    /// The values that it reads of those which filters capture, as `user` of `<F-USER>`.
+    pub captured: Vec<String>,
+}
+
+/// The variable in the environment of a command that has a value which a filter captures.
+pub fn captured_variable(name: &str) -> String {
+    format!("WEIR_F_{}", name.to_uppercase())
+}
+
+/// The name by which a filter captures what a tag asks for: `user` of `F-USER`.
+fn captured_name(tag: &str) -> Option<String> {
+    let name = tag.strip_prefix("F-")?;
+    let fits =
+        |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let is_name = !name.is_empty() && name.bytes().all(fits);
+    is_name.then(|| match name {
+        "PORT" => "fport".to_owned(),
+        _ => name.to_lowercase().replace('-', "_"),
+    })
+}
+
+/// A value that stands at a place of a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    Tag(Tag),
+    /// Of the failure that led to the ban, by its name in the filter.
+    Captured(String),
+}
+
+impl Value {
+    /// Can it be any text, as a client of a server may have chosen it?
+    fn is_text(&self) -> bool {
+        match self {
+            Self::Tag(tag) => tag.is_text(),
+            Self::Captured(_) => true,
+        }
+    }
+
+    fn variable(&self) -> String {
+        match self {
+            Self::Tag(tag) => tag.variable().to_owned(),
+            Self::Captured(name) => captured_variable(name),
+        }
+    }
 }
 
 /// The commands of one action.
@@ -323,6 +370,7 @@ struct Scanner<'a> {
     key: &'a str,
     out: String,
     tags: Vec<Tag>,
+    captured: Vec<String>,
     /// What is open, and where in `out` its present command begins.
     open: Vec<(Quoting, usize)>,
     /// Here-documents whose lines begin with the next one.
@@ -352,6 +400,7 @@ pub(crate) fn script(key: &str, text: &Text, about_ban: bool) -> Result<Option<S
         key,
         out: String::new(),
         tags: Vec::new(),
+        captured: Vec::new(),
         open: vec![(Quoting::Plain, 0)],
         pending: Vec::new(),
         document: None,
@@ -464,13 +513,24 @@ impl Scanner<'_> {
                             return Err(self.error(at, name, "is known when somebody is banned"));
                         }
                     }
-                    self.tag(tag, name, at)?;
+                    self.value(Value::Tag(tag), name, at)?;
                     rest = after;
                     continue;
                 }
-                if WITHOUT_VALUE.contains(&name) || name.starts_with("F-") {
+                let captured = captured_name(name);
+                // It is asked before anybody is banned.
+                let is_kept = captured.is_none() || self.key != "ignorecommand";
+                if WITHOUT_VALUE.contains(&name) || !is_kept {
                     let why = "is a value that weir does not keep";
                     return Err(self.error(at, name, why));
+                }
+                if let Some(captured) = captured {
+                    if !about_ban {
+                        return Err(self.error(at, name, "is known when somebody is banned"));
+                    }
+                    self.value(Value::Captured(captured), name, at)?;
+                    rest = after;
+                    continue;
                 }
             }
             rest = self.step(c, rest);
@@ -574,12 +634,12 @@ impl Scanner<'_> {
     }
 
     /// A value's place: a variable, quoted so that the shell leaves it as it is.
-    fn tag(&mut self, tag: Tag, name: &str, at: &Origin) -> Result<(), Error> {
+    fn value(&mut self, value: Value, name: &str, at: &Origin) -> Result<(), Error> {
         let quoting = self.quoting();
         if self.out.ends_with('$') {
             return Err(self.error(at, name, "stands behind $"));
         }
-        if tag.is_text() {
+        if value.is_text() {
             let why = match quoting {
                 Quoting::Backtick => Some("stands in backticks; write $( )"),
                 Quoting::Other => Some("stands in ${ } or $(( )), where its text would be read"),
@@ -594,7 +654,7 @@ impl Scanner<'_> {
                 self.text_at = Some((name.to_owned(), at.clone()));
             }
         }
-        let variable = tag.variable();
+        let variable = value.variable();
         let _ = match quoting {
             Quoting::Document { is_quoted: true } => {
                 let why = "stands in a here-document whose end is quoted, where no value comes";
@@ -607,8 +667,18 @@ impl Scanner<'_> {
             | Quoting::Other
             | Quoting::Document { is_quoted: false } => write!(self.out, "${{{variable}}}"),
         };
-        if !self.tags.contains(&tag) {
-            self.tags.push(tag);
+        match value {
+            Value::Tag(tag) if !self.tags.contains(&tag) => self.tags.push(tag),
+            Value::Captured(captured) if !self.captured.contains(&captured) => {
+                if self.captured.len() == MAX_CAPTURED {
+                    let why = format!(
+                        "is one value of a filter's too many: a command may have {MAX_CAPTURED}"
+                    );
+                    return Err(self.error(at, name, &why));
+                }
+                self.captured.push(captured);
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -681,6 +751,7 @@ impl Scanner<'_> {
         Ok(Some(Script {
             text: self.out,
             tags: self.tags,
+            captured: self.captured,
         }))
     }
 }
@@ -710,6 +781,7 @@ mod tests {
             .env("WEIR_IP", "2001:db8::7")
             .env("WEIR_FAILURES", "5")
             .env("WEIR_MATCHES", HOSTILE)
+            .env("WEIR_F_USER", HOSTILE)
             .current_dir(dir.path())
             .output()
             .unwrap();
@@ -743,6 +815,9 @@ mod tests {
             "if [ -n '<matches>' ]; then printf %s '<matches>'; fi",
         ] {
             assert_eq!(run(text).trim_end(), HOSTILE.trim_end(), "{text}");
+            // So are all texts of clients.
+            let text = text.replace("<matches>", "<F-USER>");
+            assert_eq!(run(&text).trim_end(), HOSTILE.trim_end(), "{text}");
         }
         assert_eq!(
             run("cat <<-EOF\n<matches>\n\tEOF\n"),
@@ -786,11 +861,32 @@ mod tests {
                 "with python3.11, which",
             ),
             ("x <ip-host>", "does not keep"),
-            ("x <F-USER>", "does not keep"),
+            (
+                "x <F-A> <F-B> <F-C> <F-D> <F-E> <F-F> <F-G> <F-H> <F-A> <F-I>",
+                "<F-I> is one",
+            ),
         ] {
             let error = made(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
+            // What a filter captures is a client's text as well.
+            if text.contains("<matches>") {
+                let text = text.replace("<matches>", "<F-USER>");
+                let error = made(&text).unwrap_err();
+                assert!(error.contains(why), "{text}: {error}");
+            }
         }
+        for (key, why) in [
+            ("actionstart", "when somebody is banned"),
+            ("ignorecommand", "not keep"),
+        ] {
+            let about_ban = key == "ignorecommand";
+            let error = script(key, &Text::parameter("x <F-USER>"), about_ban).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+        }
+        // (Fail2ban's are in capitals.)
+        assert_eq!(made("x '<F-user>'").unwrap().text, "x '<F-user>'");
+        let made_of = made("x <F-USER> <F-PORT> <F-ALT-USER>").unwrap();
+        assert_eq!(made_of.captured, ["user", "fport", "alt_user"]);
         let start = script("actionstart", &Text::parameter("x <ip>"), false).unwrap_err();
         assert!(start.message.contains("when somebody is banned"), "{start}");
         // What no configuration knows stays, as in Fail2ban.

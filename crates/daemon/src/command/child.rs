@@ -9,6 +9,7 @@
 //! while what it has left behind goes on.
 
 use std::{
+    ffi::OsStr,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -64,7 +65,7 @@ impl Group {
     /// since the start, or not at all if that is zero.
     pub(crate) fn start(
         rights: Rights,
-        environment: &[(&str, String)],
+        environment: &[(impl AsRef<OsStr>, String)],
         command: &[String],
         leave: Duration,
     ) -> io::Result<Self> {
@@ -93,7 +94,11 @@ impl Group {
                 "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             )
             .env("LANG", "C.UTF-8")
-            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .envs(
+                environment
+                    .iter()
+                    .map(|(name, value)| (name.as_ref(), value)),
+            )
             .current_dir("/")
             .stdin(OwnedFd::from(supervisors))
             .stdout(Stdio::piped())

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use weir_core::{Ban, BanTarget, Until};
 
-use crate::store::ActionNotice;
+use crate::store::{ActionNotice, CapturedValues};
 
 /// What a command is told of a ban.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,11 +17,13 @@ pub(super) struct BanNotice {
     pub matches: Vec<String>,
     /// The ban was made before the action was told of it.
     pub is_restored: bool,
+    /// What the filter has captured of the first of the failures.
+    pub captured: Option<CapturedValues>,
 }
 
 impl BanNotice {
     /// A ban that comes into force, or was made longer.
-    pub fn of(ban: &Ban, is_restored: bool) -> Self {
+    pub fn of(ban: &Ban, is_restored: bool, captured: Option<CapturedValues>) -> Self {
         Self {
             subject: ban.subject,
             since: ban.since,
@@ -29,6 +31,7 @@ impl BanNotice {
             failures: u32::try_from(ban.evidence.len()).unwrap_or(u32::MAX),
             matches: ban.evidence.clone(),
             is_restored,
+            captured,
         }
     }
 
@@ -41,6 +44,7 @@ impl BanNotice {
             failures: 0,
             matches: Vec::new(),
             is_restored: false,
+            captured: None,
         }
     }
 
@@ -53,6 +57,7 @@ impl BanNotice {
             failures: told.failures,
             matches: Vec::new(),
             is_restored: told.is_restored,
+            captured: told.captured.clone(),
         }
     }
 
@@ -72,6 +77,7 @@ impl BanNotice {
             until: self.until.map_or(Until::Never, Until::At),
             failures: self.failures,
             is_restored: self.is_restored,
+            captured: self.captured.clone(),
         }
     }
 

@@ -67,7 +67,7 @@ pub(super) struct Ended {
 /// if `may_leave`.
 pub(super) fn run_script(
     script: &Script,
-    environment: &[(&'static str, String)],
+    environment: &[(String, String)],
     timeout: Duration,
     may_leave: bool,
     is_over: impl Fn() -> bool,

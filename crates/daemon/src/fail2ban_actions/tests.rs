@@ -36,6 +36,7 @@ fn notice(subject: &str) -> ActionNotice {
         until: Until::Never,
         failures: 3,
         is_restored: false,
+        captured: None,
     }
 }
 
@@ -54,6 +55,7 @@ fn queue_of(
         keys.contains(&key).then(|| Script {
             text: key.to_owned(),
             tags: Vec::new(),
+            captured: Vec::new(),
         })
     };
     let family = FamilyCommands {

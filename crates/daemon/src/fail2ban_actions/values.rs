@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::IpAddr};
 
 use jiff::SignedDuration;
 use weir_core::BanTarget;
-use weir_fail2ban::{Script, Tag};
+use weir_fail2ban::{Script, Tag, captured_variable};
 
 use super::notice::BanNotice;
 
@@ -20,11 +20,11 @@ pub(super) fn environment(
     jail: &str,
     max_matches: usize,
     ban_count: impl Fn() -> Option<u32>,
-) -> Vec<(&'static str, String)> {
+) -> Vec<(String, String)> {
     let mut environment = vec![
         // What mailers and curl look for their settings by.
-        ("HOME", "/root".to_owned()),
-        ("WEIR_JAIL", jail.to_owned()),
+        ("HOME".to_owned(), "/root".to_owned()),
+        ("WEIR_JAIL".to_owned(), jail.to_owned()),
     ];
     environment.extend(script.tags.iter().map(|tag| {
         let value = match (tag, told) {
@@ -33,7 +33,16 @@ pub(super) fn environment(
             (_, None) => String::new(),
             (tag, Some(told)) => of_ban(*tag, told, max_matches, &ban_count),
         };
-        (tag.variable(), value)
+        (tag.variable().to_owned(), value)
+    }));
+    // What a filter does not capture is empty, as in Fail2ban.
+    let captured = told
+        .and_then(|told| told.captured.as_deref())
+        .unwrap_or_default();
+    environment.extend(script.captured.iter().map(|name| {
+        let value = captured.iter().find(|(known, _)| **known == **name);
+        let value = value.map_or_else(String::new, |(_, value)| value.clone());
+        (captured_variable(name), value)
     }));
     environment
 }
@@ -132,6 +141,7 @@ mod tests {
             failures: 3,
             matches: vec!["one".into(), "two\u{1b}[31m".into(), "three".into()],
             is_restored: false,
+            captured: None,
         };
         let v4 = told("192.0.2.7", Some(1_600));
         let v6 = told("2001:db8::7", None);

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    jails::{RingChoice, SourceChoice},
+    jails::{RingChoice, SourceChoice, captured_names},
     log_alerts::LogAlerts,
     metrics::JailMetrics,
     positions::{self, Positions},
@@ -199,6 +199,7 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
             number,
             subscription,
             config: jail.clone(),
+            captured: captured_names(&jail.commands),
             states: (0..states).map(|_| Mutex::new(filter.state())).collect(),
             filter,
             counters: Arc::new(counters.of(&jail.name)),

@@ -80,6 +80,13 @@ impl InHand {
         *lock(&self.reached) = reached;
     }
 
+    /// What the filter of a jail, by its place, has captured of what it has found.
+    pub fn captured(&self, jail: usize, finding: &Finding, values: &[(Arc<str>, String)]) {
+        let jail = &self.jails[jail];
+        self.in_force
+            .captured(&jail.config, finding, values, &jail.captured);
+    }
+
     /// A jail, by its place, has found something in a line.
     pub fn found(&self, jail: usize, finding: Finding, line: &[u8], now: Timestamp) {
         if self.jails[jail].config.ignore_command.is_some()

@@ -102,6 +102,14 @@ impl LineFilter {
 }
 
 impl LineState {
+    /// What the filter has captured of the failure that it has found last, by its names.
+    pub fn take_captured(&mut self) -> Vec<(Arc<str>, String)> {
+        match self {
+            Self::Weir(_) => Vec::new(),
+            Self::Fail2ban(state) => state.take_captured(),
+        }
+    }
+
     /// The state for another thread that reads the log on.
     pub fn reopened(&self) -> Self {
         match self {

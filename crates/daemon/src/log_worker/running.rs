@@ -28,6 +28,8 @@ pub(super) struct Running {
     /// The jail's number among the subscriptions of its group.
     pub subscription: usize,
     pub config: JailConfig,
+    /// What of its captures the jail's commands ask for.
+    pub captured: Vec<String>,
     pub filter: LineFilter,
     pub states: Arc<[Mutex<LineState>]>,
     pub counters: Arc<JailCounters>,

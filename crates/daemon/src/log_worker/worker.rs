@@ -154,11 +154,16 @@ impl Worker {
             let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
             let context = Context { now, zone };
             jail.counters.lines.inc();
+            let mut captured = Vec::new();
             let finding = {
                 // Nobody waits here: a part is read by one thread at a time.
                 let state = &jail.states[origin.part % jail.states.len()];
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                jail.filter.read_line(&mut state, &shared, &context)
+                let finding = jail.filter.read_line(&mut state, &shared, &context);
+                if finding.is_some() && !jail.captured.is_empty() {
+                    captured = state.take_captured();
+                }
+                finding
             };
             let Some(finding) = finding else { continue };
             jail.counters.findings.inc();
@@ -168,7 +173,12 @@ impl Worker {
             }
             match &finding.offender {
                 Offender::Name(name) => self.count_name(jail, name, &finding, line, now),
-                _ => self.in_hand.found(place, finding, line, now),
+                _ => {
+                    if !captured.is_empty() {
+                        self.in_hand.captured(place, &finding, &captured);
+                    }
+                    self.in_hand.found(place, finding, line, now);
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ pub struct ActionMetrics {
     failures: Counters<2>,
     lost: Counters<2>,
     leftovers_ended: Counters<2>,
+    captures_lost: Counters<1>,
 }
 
 /// Counters of one action of a jail.
@@ -48,6 +49,11 @@ impl ActionMetrics {
                 "Commands of an action that left processes behind which had to be ended.",
                 LABELS,
             ),
+            captures_lost: registry.counters(
+                "weir_action_captures_lost_total",
+                "Addresses whose values for commands, as of <F-USER>, were forgotten before a ban: too many fail.",
+                &["jail"],
+            ),
         }
     }
 
@@ -61,6 +67,10 @@ impl ActionMetrics {
         }
     }
 
+    pub(crate) fn captures_lost(&self, jail: &str) -> Counter {
+        self.captures_lost.of([jail])
+    }
+
     pub(crate) fn keep_only(&self, is_jail: impl Fn(&str) -> bool) {
         let families = [
             &self.runs,
@@ -71,5 +81,6 @@ impl ActionMetrics {
         for family in families {
             family.keep_only(&is_jail);
         }
+        self.captures_lost.keep_only(&is_jail);
     }
 }

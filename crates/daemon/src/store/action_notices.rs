@@ -2,6 +2,8 @@
 //! an action keeps beyond its stop, so that the next daemon tells it of no ban twice, of
 //! each that it missed, and of each end.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, params};
 use weir_core::{BanTarget, Until};
@@ -39,6 +41,10 @@ pub fn number_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> i64 {
     number.cast_signed()
 }
 
+/// What a filter has captured of a failure, by its names: `user` of `<F-USER>`. A client's
+/// text, bounded and without control characters.
+pub type CapturedValues = Arc<[(Arc<str>, String)]>;
+
 /// A ban as an action was told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionNotice {
@@ -52,6 +58,8 @@ pub struct ActionNotice {
     pub failures: u32,
     /// Whether the ban was made before the action was told.
     pub is_restored: bool,
+    /// What the filter has captured, as far as commands ask for it; not in the database.
+    pub captured: Option<CapturedValues>,
 }
 
 /// A row that is written, or that goes.
@@ -126,6 +134,7 @@ pub(super) fn all(
             until: until.map_or(Until::Never, |end| Until::At(timestamp(end))),
             failures: row.get(6)?,
             is_restored: row.get(7)?,
+            captured: None,
         };
         notices.push((key, notice));
     }

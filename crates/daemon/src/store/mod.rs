@@ -35,7 +35,9 @@ use weir_core::{
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 use weir_events::alerts::Alerts;
 
-pub use action_notices::{ActionKey, ActionNotice, ActionNoticeChange, number_of_texts};
+pub use action_notices::{
+    ActionKey, ActionNotice, ActionNoticeChange, CapturedValues, number_of_texts,
+};
 pub use database::allow_set;
 pub use history::KeepHistory;
 pub use learned::LearnedRow;
