@@ -274,10 +274,6 @@ fn import_says_what_a_jail_loses_and_asks() {
             "and asks ignorecommand before a ban, for 2 seconds at most",
         ),
         (
-            "  not honoured: {dir}/f/jail.local:11: ",
-            "backend: it reads what Fail2ban itself writes into the journal",
-        ),
-        (
             "not honoured by 3 jails, shop to recidive: {dir}/f/action.d/nftables.local:3: ",
             "actionban: weir bans in place of this firewall, so that this command is not run",
         ),

@@ -2,16 +2,20 @@
 //! a real attacker of a real sshd is banned, by the ports and in the manner of the jail.
 
 mod common;
+#[path = "common/journal.rs"]
+mod journal;
 #[path = "common/stock_fail2ban.rs"]
 mod stock_fail2ban;
 
 use std::{
     fs,
+    io::Write,
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, SOON, TestNet, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
+use journal::Journal;
 use weir_testkit::{
     sshd::{self, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic::TcpServer,
@@ -202,4 +206,102 @@ fn root_nobody_gets_in_while_weir_takes_over_from_fail2ban() {
     for family in [0, 1] {
         net.serves_soon(ATTACKER[family], web(family));
     }
+}
+
+/// `backend = systemd` in `[DEFAULT]`, as many have it: `recidive` counts weir's bans from
+/// weir's own file and Fail2ban's from the journal, each once.
+#[test]
+fn root_recidive_on_the_journal_counts_weirs_bans_and_fail2bans() {
+    if !journal::ready() || stock_fail2ban::is_missing() {
+        return;
+    }
+    let net = TestNet::new();
+    let dir = tempfile::tempdir().unwrap();
+    stock_fail2ban::copy("", dir.path());
+    let log = dir.path().join("shop.log");
+    fs::write(&log, "").unwrap();
+    let filter = "[Definition]\nfailregex = login from <HOST> failed$\n";
+    fs::write(dir.path().join("filter.d/shop.conf"), filter).unwrap();
+    let jails = format!(
+        "[DEFAULT]\nbackend = systemd\n[sshd]\nenabled = false\n\
+         [recidive]\nenabled = true\nmaxretry = 3\n\
+         [shop]\nenabled = true\nbackend = polling\nmaxretry = 1\nbantime = 3\nport = 8080\nlogpath = {}\n",
+        log.display()
+    );
+    fs::write(dir.path().join("jail.local"), jails).unwrap();
+    let config = format!(
+        "interfaces = [\"eth0\"]\n[fail2ban]\npath = \"{}\"\n",
+        dir.path().display()
+    );
+    let mut weir = Weir::new(&net.host, &config);
+    let journal = Journal::of(&mut weir);
+    let of_fail2ban = [
+        ("_COMM", "fail2ban-server"),
+        ("_PID", "7"),
+        ("_UID", "0"),
+        ("_SYSTEMD_UNIT", "fail2ban.service"),
+        ("PRIORITY", "5"),
+        ("SYSLOG_IDENTIFIER", "fail2ban-server"),
+        ("_TRANSPORT", "syslog"),
+    ];
+    let bans = OTHER.iter().chain(&OTHER);
+    let bans = bans
+        .map(|who| format!("fail2ban.actions        [7]: NOTICE  [sshd] Ban {who}").into_bytes());
+    journal.write_entries(&of_fail2ban, bans);
+    weir.run();
+    let status = weir.json(&["status", "recidive"]);
+    let own = weir.path("state/fail2ban.log").display().to_string();
+    assert_eq!(status["source"], format!("journal {own}"), "{status}");
+    let findings = |weir: &Weir, number: u64| {
+        soon(&format!("{number} bans to be counted"), || {
+            let status = weir.json(&["status", "recidive"]);
+            (status["findings"].as_u64() >= Some(number)).then_some(())
+        });
+        assert_eq!(weir.json(&["status", "recidive"])["findings"], number);
+    };
+    findings(&weir, 4);
+    let is_by_recidive = |weir: &Weir, who: &str| {
+        let why = weir.why(who);
+        let bans = why["bans"].as_array().unwrap();
+        bans.iter().any(|ban| ban["producer"] == "jail:recidive")
+    };
+    let is_banned = |weir: &Weir, who: &str| {
+        let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S");
+        let mut file = fs::File::options().append(true).open(&log).unwrap();
+        writeln!(file, "{now} web shop: login from {who} failed").unwrap();
+        soon(&format!("the ban of {who}"), || {
+            weir.banned().contains(&who.to_owned()).then_some(())
+        });
+    };
+    let mut counted = 4;
+    for who in ATTACKER {
+        for _ in 0..2 {
+            is_banned(&weir, who);
+            counted += 1;
+            findings(&weir, counted);
+            assert!(!is_by_recidive(&weir, who));
+            // Not lifted by hand, by which all counts of an address would go.
+            soon("the end of the ban", || {
+                (!weir.banned().contains(&who.to_owned())).then_some(())
+            });
+        }
+    }
+    // The third of Fail2ban's two and one of weir's.
+    for who in OTHER {
+        is_banned(&weir, who);
+        soon("the ban by recidive", || {
+            is_by_recidive(&weir, who).then_some(())
+        });
+    }
+    findings(&weir, counted + 2);
+    // Neither log is read again after a restart, and counts go on.
+    weir.stop();
+    weir.run();
+    for who in ATTACKER {
+        is_banned(&weir, who);
+        soon("the ban by recidive", || {
+            is_by_recidive(&weir, who).then_some(())
+        });
+    }
+    findings(&weir, 2);
 }

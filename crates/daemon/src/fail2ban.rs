@@ -141,11 +141,11 @@ pub(crate) fn read(
         let missing = missing_logs(std::slice::from_ref(&jail), host);
         warnings.extend(missing.map(|missing| format!("[fail2ban]: {missing}")));
         jail.limits.ipv6_prefix = ipv6_prefix;
-        if read.count_bans.contains(&jail.name)
-            && let SourceChoice::Files(patterns) = &mut jail.source
-        {
-            let own = ban_log::path_in(state_dir).display().to_string();
-            patterns.push(own);
+        if read.count_bans.contains(&jail.name) {
+            if let SourceChoice::Files(patterns) = &mut jail.source {
+                let own = ban_log::path_in(state_dir).display().to_string();
+                patterns.push(own);
+            }
             // It bans what was banned: networks, if other jails ban these.
             let others = jails.iter().map(|jail| jail.limits.ipv6_prefix);
             jail.limits.ipv6_prefix = others.fold(ipv6_prefix, u8::min);
@@ -301,6 +301,7 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             format!("logtimezone = {text}; allowed: UTC, or with an offset as UTC+0200")
         })?),
     };
+    let compiled = |filter| Fail2banFilter::new(filter).map_err(|e| e.to_string());
     Ok(JailConfig {
         name: name.clone(),
         filter: jail.filter.name.clone(),
@@ -322,9 +323,11 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             .clone()
             .map(|(script, keep)| IgnoreCommand { script, keep }),
         commands: commands(jail),
-        fail2ban: Some(Arc::new(
-            Fail2banFilter::new(&jail.filter).map_err(|e| e.to_string())?,
-        )),
+        fail2ban: Some(Arc::new(compiled(&jail.filter)?)),
+        own_bans: match &jail.ban_log_filter {
+            Some(filter) => Some(Arc::new(compiled(filter)?)),
+            None => None,
+        },
     })
 }
 

@@ -173,6 +173,9 @@ pub struct JailConfig {
     pub commands: Vec<JailCommands>,
     /// Reads its lines in place of a filter of weir's.
     pub fail2ban: Option<Arc<Fail2banFilter>>,
+    /// Reads weir's own bans for a jail that counts bans and whose source is the journal,
+    /// where they are not.
+    pub own_bans: Option<Arc<Fail2banFilter>>,
 }
 
 impl JailConfig {
@@ -364,6 +367,7 @@ pub(crate) fn read(
                 ignore_command: None,
                 commands: Vec::new(),
                 fail2ban: None,
+                own_bans: None,
             });
         }
     }

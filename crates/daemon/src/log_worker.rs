@@ -288,17 +288,14 @@ impl Workers {
                 Age::Backlog => read_back(&jails),
                 _ => None,
             };
-            let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
+            let counted = jails.iter().filter(|jail| jail.saves_counts());
+            let numbers: Vec<usize> = counted.map(|jail| jail.number).collect();
             let jails: Arc<[Running]> = jails.into();
             let parts = group.parts(instance, back).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {
                 let (number, hand) = hands.next().expect("there is one for each part");
                 // One thread saves what all of the group count.
-                let saves = if part == 0 {
-                    numbers.clone()
-                } else {
-                    Vec::new()
-                };
+                let saves = (part == 0).then(|| numbers.clone());
                 let in_hand = Arc::new(InHand::new(
                     daemon,
                     daemon.pulses.of(format!("weir-worker-{number}")),

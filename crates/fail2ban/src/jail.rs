@@ -131,6 +131,8 @@ pub struct Jail {
     pub actions: Vec<JailAction>,
     /// It reads the log that Fail2ban itself writes, and so counts bans.
     pub counts_bans: bool,
+    /// The filter as it reads that log in a file, if the jail counts bans and reads the journal.
+    pub ban_log_filter: Option<FilterSource>,
     /// Settings that are not honoured: where, and what becomes of them.
     pub limits: Vec<Error>,
 }
@@ -346,15 +348,18 @@ impl Reader<'_> {
         for key in ["enabled", "backend", "filter"] {
             early.extend(first(key)?.map(|text| (key.to_owned(), text)));
         }
-        let known = Definition::new(filter_layers.clone(), &options, &early)?;
-
-        let mut keys = Values::new();
-        for key in KEYS.iter().chain(&filter_files::KEYS) {
-            let value = interpolate::get(self.layers, name, key, &Known(Some(&known)))?;
-            keys.extend(value.map(|text| ((*key).to_owned(), text)));
-        }
-        let definition = Definition::new(filter_layers.clone(), &options, &keys)?;
-        let mut filter = filter_files::source(&named.name, &definition, &keys)?;
+        let resolved = |options: &[(String, Text)]| {
+            let known = Definition::new(filter_layers.clone(), options, &early)?;
+            let mut keys = Values::new();
+            for key in KEYS.iter().chain(&filter_files::KEYS) {
+                let value = interpolate::get(self.layers, name, key, &Known(Some(&known)))?;
+                keys.extend(value.map(|text| ((*key).to_owned(), text)));
+            }
+            let definition = Definition::new(filter_layers.clone(), options, &keys)?;
+            let filter = filter_files::source(&named.name, &definition, &keys)?;
+            Ok::<_, Error>((keys, filter))
+        };
+        let (keys, mut filter) = resolved(&options)?;
         let asked = Asked::of(&filter_layers);
         let mut unknown = self.unknown_names(name, (&filter_text, &named), &filter_layers, &asked);
         for expressions in [&mut filter.ignoreregex, &mut filter.failregex] {
@@ -402,6 +407,20 @@ impl Reader<'_> {
         };
         let mut jail = self.finish(name, log, filter, &keys)?;
         jail.limits.extend(unknown);
+        if jail.counts_bans && jail.log == Log::Journal {
+            options.retain(|(key, _)| key != "logtype");
+            options.push(("logtype".to_owned(), Text::parameter("file")));
+            let (_, mut filter) = resolved(&options)?;
+            for expressions in [&mut filter.ignoreregex, &mut filter.failregex] {
+                // Told of already.
+                drop(unknown_names::take_out_choices(
+                    expressions,
+                    &filter_layers,
+                    &asked,
+                ));
+            }
+            jail.ban_log_filter = Some(filter);
+        }
         Ok(Some(jail))
     }
 
@@ -538,19 +557,10 @@ impl Reader<'_> {
         };
         let reads_own_log = match (&log, &self.log_target) {
             (Log::Files(paths), Some(target)) => paths.contains(target),
-            _ => false,
+            (Log::Files(_), None) => false,
+            (Log::Journal, _) => filter.journalmatch.iter().any(|set| is_fail2bans(set)),
         };
-        let log_is_file = log != Log::Journal;
         let counts_bans = reads_own_log || filter.name == "recidive";
-        if counts_bans
-            && log == Log::Journal
-            && let Some(text) = get("backend").or(get("filter"))
-        {
-            limit(
-                text,
-                "backend: it reads what Fail2ban itself writes into the journal, and weir's bans are not there; backend = auto with logpath = /var/log/fail2ban.log has it count them".to_owned(),
-            );
-        }
         if let Some(text) = get("ignoreself")
             && !on("ignoreself")?
         {
@@ -651,10 +661,17 @@ impl Reader<'_> {
             ports,
             max_matches,
             actions,
-            counts_bans: counts_bans && log_is_file,
+            counts_bans,
+            ban_log_filter: None,
             limits,
         })
     }
+}
+
+/// Are these fields of the journal those of entries that Fail2ban writes?
+fn is_fail2bans(fields: &[String]) -> bool {
+    let mut values = fields.iter().filter_map(|field| field.split_once('='));
+    values.any(|(_, value)| ["fail2ban.service", "fail2ban-server", "fail2ban"].contains(&value))
 }
 
 /// A jail's limits and the commands that it would have run, by place.

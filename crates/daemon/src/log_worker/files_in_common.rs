@@ -2,20 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    jails::{JailConfig, SourceChoice},
-    positions,
-};
+use crate::positions;
 
-/// The patterns of all jails that read files, those together that may find a file
+/// The patterns of each jail that reads files, those together that may find a file
 /// in common. (Others are read apart: a file system that does not answer keeps
 /// nobody else waiting.)
-pub(super) fn files_in_common(jails: &[JailConfig]) -> Vec<Vec<Vec<String>>> {
+pub(super) fn files_in_common<'a>(
+    jails: impl IntoIterator<Item = &'a [String]>,
+) -> Vec<Vec<Vec<String>>> {
     let mut groups: Vec<BTreeSet<Vec<String>>> = Vec::new();
-    for jail in jails {
-        let SourceChoice::Files(patterns) = &jail.source else {
-            continue;
-        };
+    for patterns in jails {
         let may_share = |group: &BTreeSet<Vec<String>>| {
             let mut others = group.iter().flatten();
             others.any(|other| {
@@ -24,7 +20,7 @@ pub(super) fn files_in_common(jails: &[JailConfig]) -> Vec<Vec<Vec<String>>> {
             })
         };
         let (mut joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(may_share);
-        joined.push([patterns.clone()].into());
+        joined.push([patterns.to_vec()].into());
         groups = apart;
         groups.push(joined.into_iter().flatten().collect());
     }

@@ -19,6 +19,7 @@ use super::{
     WorkerError, files_in_common::files_in_common, line_filter::LineFilter, running::Running,
 };
 use crate::{
+    ban_log,
     config::Config,
     jails::{RingChoice, SourceChoice, captured_names},
     log_alerts::LogAlerts,
@@ -171,19 +172,27 @@ pub(super) type Groups = BTreeMap<Group, Vec<Running>>;
 
 pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups, WorkerError> {
     let mut groups = Groups::new();
-    let files = files_in_common(&config.jails);
+    let own_bans = [ban_log::path_in(&config.state_dir).display().to_string()];
+    let files = files_in_common(config.jails.iter().filter_map(|jail| match &jail.source {
+        SourceChoice::Files(patterns) => Some(&patterns[..]),
+        _ => jail.own_bans.is_some().then_some(&own_bans[..]),
+    }));
+    // The group that reads a jail's files, and the jail's number in it.
+    let group_of = |patterns: &[String]| {
+        let mut subscribed = files.iter().filter_map(|subscriptions| {
+            let number = subscriptions.iter().position(|other| other == patterns)?;
+            Some((Group::Files(subscriptions.clone()), number))
+        });
+        subscribed.next().expect("it is in one of them")
+    };
     for (number, jail) in config.jails.iter().enumerate() {
         let filter = LineFilter::of(config, jail)?;
         let mut subscription = 0;
         let group = match &jail.source {
             SourceChoice::Files(patterns) => {
-                let mut subscribed = files.iter().filter_map(|subscriptions| {
-                    let number = subscriptions.iter().position(|other| other == patterns)?;
-                    Some((number, subscriptions))
-                });
-                let (number, subscriptions) = subscribed.next().expect("it is in one of them");
+                let (group, number) = group_of(patterns);
                 subscription = number;
-                Group::Files(subscriptions.clone())
+                group
             }
             SourceChoice::Journal => Group::Journal {
                 programs: filter.identifiers(),
@@ -195,7 +204,7 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
             SourceChoice::Ring(ring) => Group::Ring(ring.clone()),
         };
         let states = if group.workers() > 1 { STATES } else { 1 };
-        groups.entry(group).or_default().push(Running {
+        let running = Running {
             number,
             subscription,
             config: jail.clone(),
@@ -205,7 +214,16 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
             counters: Arc::new(counters.of(&jail.name)),
             stamps_off: Arc::default(),
             log_alerts: Arc::new(LogAlerts::new(&jail.name)),
-        });
+        };
+        if let Some(filter) = &jail.own_bans {
+            let (group, subscription) = group_of(&own_bans);
+            groups.entry(group).or_default().push(running.of_own_bans(
+                filter,
+                &own_bans,
+                subscription,
+            ));
+        }
+        groups.entry(group).or_default().push(running);
     }
     Ok(groups)
 }

@@ -28,8 +28,9 @@ pub(super) struct InHand {
     pub key: String,
     /// The jails that the thread reads for.
     pub jails: Arc<[Running]>,
-    /// The numbers of the jails whose counts it saves.
-    pub saves: Vec<usize>,
+    /// The numbers of the jails whose counts it saves with its position; `None`: another
+    /// thread of its group saves both.
+    pub saves: Option<Vec<usize>>,
     pub ledger: Arc<Ledger>,
     pub positions: Positions,
     /// Found, and not judged yet.
@@ -52,7 +53,7 @@ impl InHand {
         pulse: Pulse,
         key: String,
         jails: Arc<[Running]>,
-        saves: Vec<usize>,
+        saves: Option<Vec<usize>>,
         ledger: Arc<Ledger>,
         positions: Positions,
     ) -> Self {
@@ -127,13 +128,13 @@ impl InHand {
     /// is more than before: both or neither.
     pub fn save(&self, last: bool, position: impl FnOnce() -> Option<String>) {
         // The other threads of a ring, whose places are in its segments.
-        if self.saves.is_empty() {
+        let Some(saves) = &self.saves else {
             return;
-        }
+        };
         self.store.progress(&self.key, last, |again| {
             let further =
                 position().filter(|position| self.positions.set(&self.key, position) || again);
-            (further, self.ledger.take_changes(&self.saves, again))
+            (further, self.ledger.take_changes(saves, again))
         });
     }
 
@@ -196,7 +197,7 @@ mod tests {
             service.pulses.of("weir-worker-0"),
             group.key(),
             jails.into(),
-            vec![0],
+            Some(vec![0]),
             ledger,
             Positions::new(Default::default()),
         );

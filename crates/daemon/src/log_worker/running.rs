@@ -12,13 +12,19 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban,
-    detect::{Clock, Finding, Offender},
+    detect::{Clock, Finding, JournalMatch, Offender},
     policy::{Ignored, Outcome, format_duration},
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use super::line_filter::{LineFilter, LineState};
-use crate::{jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics::JailCounters};
+use crate::{
+    fail2ban_filter::Fail2banFilter,
+    jails::{JailConfig, SourceChoice},
+    judge::Judgement,
+    log_alerts::LogAlerts,
+    metrics::JailCounters,
+};
 
 /// A jail as a worker runs it; the workers of one ring share its states.
 #[derive(Clone)]
@@ -55,6 +61,30 @@ impl Running {
             && one.fail2ban == other.fail2ban
             && one.source == other.source
             && one.journal_match == other.journal_match
+    }
+
+    /// The same jail, as it counts the bans that weir writes into a file.
+    pub fn of_own_bans(
+        &self,
+        filter: &Arc<Fail2banFilter>,
+        file: &[String],
+        subscription: usize,
+    ) -> Self {
+        let filter = LineFilter::Fail2ban(filter.clone());
+        let mut own = self.clone();
+        own.subscription = subscription;
+        own.states = [Mutex::new(filter.state())].into();
+        own.filter = filter;
+        own.config.source = SourceChoice::Files(file.to_vec());
+        own.config.journal_match = JournalMatch::default();
+        own.config.fail2ban = own.config.own_bans.take();
+        own
+    }
+
+    /// Are the jail's counts saved with the position in this log? Of a jail that reads two it
+    /// is that of weir's own bans, which goes on.
+    pub fn saves_counts(&self) -> bool {
+        self.config.own_bans.is_none()
     }
 
     /// What its lines have left behind, for whoever reads the log on.

@@ -326,7 +326,7 @@ mod tests {
                 service.pulses.of("weir-worker-0"),
                 key,
                 jails.into(),
-                vec![0],
+                Some(vec![0]),
                 Arc::new(Ledger::new(log_worker::jails(&config))),
                 Positions::new(Default::default()),
             );

@@ -30,6 +30,7 @@ use crate::{
         lists::{ListStatus, Lists},
     },
     balance::{Balancer, PoolStatus},
+    ban_log,
     bans::Bans,
     config::Config,
     current::Current,
@@ -262,8 +263,9 @@ impl Questions {
     /// The jails with their numbers, given the bans in force by producer.
     fn jails_with(&self, in_force: &BTreeMap<BanSource, u64>) -> Vec<JailStatus> {
         let ledger = self.ledger.get();
-        self.config
-            .get()
+        let config = self.config.get();
+        let own_bans = ban_log::path_in(&config.state_dir);
+        config
             .jails
             .iter()
             .map(|jail| {
@@ -274,7 +276,10 @@ impl Questions {
                 JailStatus {
                     name: jail.name.clone(),
                     filter: jail.filter.clone(),
-                    source: jail.source.to_string(),
+                    source: match jail.own_bans {
+                        Some(_) => format!("{} {}", jail.source, own_bans.display()),
+                        None => jail.source.to_string(),
+                    },
                     max_retry: jail.limits.max_retry,
                     find_time: policy::format_duration(jail.limits.find_time),
                     ban_time: jail.limits.ban_time.to_string(),
