@@ -263,6 +263,56 @@ fn bans_move_from_fail2ban_and_back() {
     }
 }
 
+/// Fail2ban knows a log by the hash of its first line, and so does weir: a log that was rotated
+/// while neither ran may be as long as it was, with a line's end at the same place.
+#[test]
+fn a_log_that_was_rotated_meanwhile_is_not_read_on() {
+    if !is_there() {
+        return;
+    }
+    for is_rotated in [false, true] {
+        let mut host = host();
+        let who = ["203.0.113.40", "2001:db8::40"];
+        let now = || jiff::Zoned::now().strftime("%b %d %H:%M:%S").to_string();
+        let fail = |who: &str| format!("{} web shop: login from {who} failed\n", now()).repeat(2);
+        {
+            let server = Fail2ban::start(&host);
+            append(&host, "shop.log", &who.map(fail).concat());
+            host.until("Fail2ban's bans", |_| server.banned("shop").len() == 2);
+            for who in who {
+                server.client(&["set", "shop", "unbanip", who]);
+            }
+        }
+        if is_rotated {
+            let text = host.read("shop.log");
+            fs::rename(host.path("shop.log"), host.path("shop.log.1")).unwrap();
+            fs::write(
+                host.path("shop.log"),
+                text.replacen("started", "rotated", 1),
+            )
+            .unwrap();
+        }
+        host.start();
+        append(&host, "shop.log", &fail("203.0.113.41"));
+        host.until("the next ban", |host| host.is_banned("203.0.113.41"));
+        for who in who {
+            assert_eq!(host.is_banned(who), is_rotated, "{who}");
+        }
+
+        // What weir has read of the new log Fail2ban does not count again.
+        host.done(&["unban", "--all"]);
+        let path = host.path("f2b.sqlite3");
+        host.done(&["export", "fail2ban", path.to_str().unwrap()]);
+        assert_eq!(host.end("TERM"), Some(0));
+        let server = Fail2ban::start(&host);
+        append(&host, "shop.log", &fail("203.0.113.42"));
+        host.until("Fail2ban's next ban", |_| {
+            server.banned("shop").contains(&"203.0.113.42".to_owned())
+        });
+        assert_eq!(server.banned("shop"), ["203.0.113.42"]);
+    }
+}
+
 /// A jail that could not run at the first start has its bans as soon as it can.
 #[test]
 fn bans_of_a_jail_that_cannot_run_yet_are_taken_over_when_it_can() {

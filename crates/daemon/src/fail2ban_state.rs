@@ -5,16 +5,18 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    io,
+    io::{self, BufRead as _, Read as _},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use jiff::Timestamp;
+use md5::{Digest as _, Md5};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha1::Sha1;
 use weir_core::{BanTarget, Until};
 use weir_sources::{Fingerprint, Position};
 
@@ -27,6 +29,10 @@ const MAX_ROWS: usize = 5_000_000;
 /// Lines kept of a ban, and how much of each, in bytes.
 const MAX_MATCHES: usize = 10;
 const MAX_MATCH: usize = 512;
+/// A log whose first line is longer is not known again by it, in bytes.
+const MAX_FIRST_LINE: u64 = 1 << 20;
+/// Rows that are kept of one log; of a jail each.
+const MAX_LOG_ROWS: usize = 1_000;
 
 /// Why the database is not read or written.
 #[derive(Debug, thiserror::Error)]
@@ -84,10 +90,31 @@ pub struct StoredBan {
 pub struct StoredState {
     /// Bans, one for each jail and address.
     pub bans: Vec<StoredBan>,
-    /// How far log files were read, in bytes; of several jails the least.
-    pub logs: BTreeMap<PathBuf, u64>,
+    /// How far log files were read, by each jail.
+    pub logs: BTreeMap<PathBuf, Vec<LogRow>>,
     /// Rows that name nobody who can be banned.
     pub unreadable: usize,
+}
+
+/// How far a jail has read a log file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRow {
+    /// The end of what was read, in bytes from the file's beginning.
+    pub offset: u64,
+    /// The hash of the file's first line, by which Fail2ban knows the file again; empty where
+    /// the file had no whole line. The column is named for MD5, and has SHA-1 where Python's
+    /// MD5 does not take what Fail2ban tries it with, as on Debian 12.
+    pub first_line: String,
+}
+
+impl LogRow {
+    /// Is it about a file whose first line is this, as far as can be told?
+    fn is_of(&self, line: Option<&[u8]>) -> bool {
+        match self.first_line.len() {
+            MD5_DIGITS | SHA1_DIGITS => self.first_line == hash_as(&self.first_line, line),
+            _ => true,
+        }
+    }
 }
 
 /// Reads a database.
@@ -141,15 +168,19 @@ pub fn read(path: &Path) -> Result<StoredState, StateError> {
             matches: matches(row.get_ref(5)?.as_bytes_or_null().ok().flatten()),
         });
     }
-    let mut query = connection.prepare("SELECT path, lastfilepos FROM logs")?;
+    let mut query = connection.prepare("SELECT path, lastfilepos, firstlinemd5 FROM logs")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let (Ok(path), Ok(at)) = (row.get::<_, String>(0), row.get::<_, i64>(1)) else {
             continue;
         };
-        let at = u64::try_from(at).unwrap_or(0);
-        let known = state.logs.entry(path.into()).or_insert(at);
-        *known = (*known).min(at);
+        let known = state.logs.entry(path.into()).or_default();
+        if known.len() < MAX_LOG_ROWS {
+            known.push(LogRow {
+                offset: u64::try_from(at).unwrap_or(0),
+                first_line: row.get(2).unwrap_or_default(),
+            });
+        }
     }
     Ok(state)
 }
@@ -197,9 +228,34 @@ fn matches(data: Option<&[u8]>) -> Vec<String> {
     lines[first..].iter().map(text).collect()
 }
 
-/// Where a log file is to be read from: where Fail2ban stood in it, if it is still that file as
-/// far as can be told. `None`: it was rotated, or is no more.
-pub(crate) fn position(path: &Path, at: u64) -> Option<Position> {
+/// Hexadecimal digits of an MD5.
+const MD5_DIGITS: usize = 32;
+/// Hexadecimal digits of a SHA-1.
+const SHA1_DIGITS: usize = 40;
+
+/// The hash of a log's first line with its end, in hexadecimal digits: of the kind that `known`
+/// is, or SHA-1. Empty where there is no whole line.
+fn hash_as(known: &str, line: Option<&[u8]>) -> String {
+    let Some(line) = line else {
+        return String::new();
+    };
+    let digits = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    match known.len() {
+        MD5_DIGITS => digits(&Md5::digest(line)),
+        _ => digits(&Sha1::digest(line)),
+    }
+}
+
+/// A file's first line with its end; `None`: there is no whole line, or a very long one.
+fn first_line(file: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let mut file = io::BufReader::new(file).take(MAX_FIRST_LINE);
+    file.read_until(b'\n', &mut line)?;
+    Ok((line.last() == Some(&b'\n')).then_some(line))
+}
+
+/// Opens a log; one that is no regular file is not waited for.
+fn open_log(path: &Path) -> Option<(File, std::fs::Metadata)> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let file = File::options()
         .read(true)
@@ -207,7 +263,18 @@ pub(crate) fn position(path: &Path, at: u64) -> Option<Position> {
         .open(path)
         .ok()?;
     let about = file.metadata().ok()?;
-    if !about.is_file() || about.len() < at {
+    about.is_file().then_some((file, about))
+}
+
+/// Where a log file is to be read from: where Fail2ban stood in it, if it is still that file as
+/// far as can be told; of several jails where the hindmost stood. `None`: it was rotated, or is
+/// no more.
+pub(crate) fn position(path: &Path, rows: &[LogRow]) -> Option<Position> {
+    let (file, about) = open_log(path)?;
+    let first_line = first_line(&file).ok()?;
+    let same = rows.iter().filter(|row| row.is_of(first_line.as_deref()));
+    let at = same.map(|row| row.offset).min()?;
+    if about.len() < at {
         return None;
     }
     let mut before = [0];
@@ -324,26 +391,30 @@ fn write_into(path: &Path, bans: &[StoredBan], is_new: bool) -> Result<(), State
     Ok(())
 }
 
-/// What stands in the logs by now weir has read: Fail2ban is not to count it again. A log that
-/// is shorter than it was has been rotated, which Fail2ban sees itself.
+/// What stands in the logs by now weir has read: Fail2ban is not to count it again, also
+/// where a log was rotated since, which Fail2ban sees by its first line.
 fn go_on_behind_read_lines(transaction: &Connection) -> Result<(), StateError> {
-    let mut query = transaction.prepare("SELECT path, lastfilepos FROM logs")?;
+    let mut query = transaction.prepare("SELECT rowid, path, firstlinemd5 FROM logs")?;
     let mut rows = query.query([])?;
+    let mut known = Vec::new();
     while let Some(row) = rows.next()? {
-        let (path, at): (Option<String>, i64) = (row.get(0)?, seconds(row.get_ref(1)?));
-        let Some(path) = path else {
+        // A name that is no text is of no log.
+        if let Ok(path) = row.get::<_, String>(1) {
+            let hash: String = row.get(2).unwrap_or_default();
+            known.push((row.get::<_, i64>(0)?, path, hash));
+        }
+    }
+    for (row, path, hash) in known {
+        let Some((file, about)) = open_log(Path::new(&path)) else {
             continue;
         };
-        let length = std::fs::metadata(&path).map(|about| about.len());
-        if let Ok(length) = length
-            .map_err(drop)
-            .and_then(|n| i64::try_from(n).map_err(drop))
-            && length > at
-        {
-            transaction
-                .prepare_cached("UPDATE logs SET lastfilepos = ?1 WHERE path = ?2")?
-                .execute(params![length, path])?;
-        }
+        let (Ok(line), Ok(length)) = (first_line(&file), i64::try_from(about.len())) else {
+            continue;
+        };
+        let hash = hash_as(&hash, line.as_deref());
+        transaction
+            .prepare_cached("UPDATE logs SET lastfilepos = ?1, firstlinemd5 = ?2 WHERE rowid = ?3")?
+            .execute(params![length, hash, row])?;
     }
     Ok(())
 }
@@ -461,7 +532,19 @@ mod tests {
             (Until::Never, 1, 10)
         );
         assert!(long.matches.iter().all(|line| line.len() <= MAX_MATCH));
-        assert_eq!(state.logs, BTreeMap::from([(PathBuf::from("/l"), 50)]));
+        let rows = [70, 50].map(|offset| LogRow {
+            offset,
+            first_line: String::new(),
+        });
+        let logs = [(PathBuf::from("/l"), rows.to_vec())];
+        assert_eq!(state.logs, BTreeMap::from(logs));
+    }
+
+    fn row(offset: u64, first_line: &str) -> LogRow {
+        LogRow {
+            offset,
+            first_line: first_line.to_owned(),
+        }
     }
 
     #[test]
@@ -469,9 +552,55 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         std::fs::write(&path, "one\ntwo\n").unwrap();
-        let at = |at| position(&path, at).map(|position| position.offset);
+        let at = |at| position(&path, &[row(at, "")]).map(|position| position.offset);
         assert_eq!([at(0), at(4), at(8)], [Some(0), Some(4), Some(8)]);
         assert_eq!([at(3), at(9)], [None; 2]);
-        assert_eq!(position(Path::new("/nowhere/log"), 0), None);
+        assert_eq!(position(Path::new("/nowhere/log"), &[row(0, "")]), None);
+    }
+
+    /// A rotated log may be as long as the one before it, with a line's end at the same place.
+    #[test]
+    fn a_log_with_another_first_line_is_another_log() {
+        const ONE: &str = "5bbf5a52328e7439ae6e719dfe712200";
+        const TWO: &str = "c193497a1a06b2c72230e6146ff47080";
+        const ONE_SHA1: &str = "c7059bb19433cc3cabaa6236c83d56668a843dd2";
+        const TWO_SHA1: &str = "7bbef45b3bc70855010e02460717643125c3beca";
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "one\ntwo\nmore").unwrap();
+        let at = |rows: &[LogRow]| position(&path, rows).map(|position| position.offset);
+        assert_eq!(at(&[row(4, ONE)]), Some(4));
+        assert_eq!(at(&[row(4, ONE_SHA1)]), Some(4));
+        assert_eq!(at(&[row(4, TWO)]), None);
+        assert_eq!(at(&[row(4, TWO_SHA1)]), None);
+        // Of jails that have seen this file, the hindmost; of none that has, nothing.
+        assert_eq!(at(&[row(0, TWO), row(8, ONE), row(4, ONE)]), Some(4));
+        assert_eq!(at(&[]), None);
+        // Of a hash of another kind nothing is known.
+        assert_eq!(at(&[row(8, &"a".repeat(64))]), Some(8));
+
+        // Whatever stood in its place before, Fail2ban goes on at its end.
+        let database = dir.path().join("f.sqlite3");
+        write(&database, &[]).unwrap();
+        let db = Connection::open(&database).unwrap();
+        db.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        for (jail, md5, at) in [("a", ONE, 4), ("b", TWO, 4), ("c", TWO_SHA1, 100)] {
+            let log = path.display().to_string();
+            db.execute(
+                "INSERT INTO logs VALUES (?1, ?2, ?3, ?4)",
+                params![jail, log, md5, at],
+            )
+            .unwrap();
+        }
+        write(&database, &[]).unwrap();
+        let state = read(&database).unwrap();
+        let rows = [row(12, ONE), row(12, ONE), row(12, ONE_SHA1)];
+        assert_eq!(state.logs[&path], rows);
+
+        // Neither an unfinished line nor an endless one is read as a first line.
+        for text in ["", "one", &"x".repeat(2 << 20)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(first_line(&File::open(&path).unwrap()).unwrap(), None);
+        }
     }
 }

@@ -146,12 +146,12 @@ impl Fail2banState {
     /// Logs that no earlier weir has read go on where Fail2ban stood.
     fn go_on_in_logs(&self, state: &StoredState) {
         let known = self.store.positions();
-        for (path, at) in &state.logs {
+        for (path, rows) in &state.logs {
             let key = positions::key_of_files(&[path.display().to_string()]);
             if known.contains_key(&key) {
                 continue;
             }
-            let Some(position) = fail2ban_state::position(path, *at) else {
+            let Some(position) = fail2ban_state::position(path, rows) else {
                 continue;
             };
             let Ok(position) = serde_json::to_string(&[position]) else {
