@@ -1,12 +1,15 @@
 //! From a log line to a finding by filters of Fail2ban's as its package installs them,
-//! and the same file through Fail2ban's own `fail2ban-regex`, which must find as much.
+//! and the same lines through Fail2ban's own `fail2ban-regex` and through `fail2ban-rs`, where
+//! they are installed; both must find as much. fail2ban-rs runs none of Fail2ban's filters: its
+//! rows are those of its own filter for the same messages, which has fewer expressions, and
+//! there is none for `recidive`. Then all filters of the package over one log.
 
 use std::{
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
@@ -26,6 +29,16 @@ const LINES: u32 = 200_000;
 /// Of which Fail2ban reads so many a round, in a second or two.
 const FAIL2BAN_LINES: u32 = 50_000;
 const FILTERS: [&str; 4] = ["sshd", "postfix", "nginx-http-auth", "recidive"];
+/// fail2ban-rs' own filters for the same messages.
+const FAIL2BAN_RS_FILTERS: [(&str, &str); 3] = [
+    ("sshd", "sshd"),
+    ("postfix", "postfix"),
+    ("nginx-http-auth", "nginx-auth"),
+];
+/// Those whose lines are in a log, for otherwise fail2ban-rs would mostly print a list of them.
+const ADDRESSES: u32 = 250;
+/// Lines of the log that all filters read.
+const MIXED_LINES: u32 = 4_000;
 
 /// The files of this host.
 struct Disk;
@@ -56,30 +69,231 @@ pub fn add_rows(report: &mut Report, dir: &Path, rounds: usize) -> anyhow::Resul
         .trim()
         .trim_start_matches("fail2ban-regex ")
         .to_owned();
+    let rust = Fail2banRs::installed(dir)?;
     for name in FILTERS {
         let all = log(name, LINES);
         let few = dir.join(format!("{name}.log"));
         fs::write(&few, log(name, FAIL2BAN_LINES))?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let jail = match &rust {
+            Some(rust) => rust.jail(name, &all)?,
+            None => None,
+        };
+        let (mut ours, mut theirs, mut of_rust) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             theirs.push(fail2ban(&few, name)?);
             ours.push(weir(&all, name)?);
+            if let Some(jail) = &jail {
+                of_rust.push(jail.rate()?);
+            }
         }
         let base = format!("fail2ban {version} line to finding {name}");
         report.add(&base, "k/s", &theirs);
         let target = format!("target line to finding fail2ban {name}");
         report.add_ratio(&target, "k/s", &ours, (&base, &theirs));
+        if let Some(rust) = rust.as_ref().filter(|_| jail.is_some()) {
+            let row = format!("{} line to finding, its own filter {name}", rust.version);
+            report.add_ratio(&row, "k/s", &of_rust, (&target, &ours));
+        }
     }
+    add_mixed_rows(report, rounds)
+}
+
+/// All filters of the package over one log with lines of four programs: each alone, and all of
+/// them at each line, as jails read a log that they have in common.
+fn add_mixed_rows(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
+    let names = fs::read_dir(Path::new(DIR).join("filter.d"))?;
+    let mut names = names
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            let name = name.strip_suffix(".conf")?;
+            (!name.ends_with("common")).then(|| name.to_owned())
+        })
+        .collect::<Vec<_>>();
+    names.sort();
+    let mut filters = Vec::new();
+    for name in &names {
+        let source = load_filter(&Disk, Path::new(DIR), name, &[])?;
+        filters.push(Filter::new(&source).with_context(|| name.clone())?);
+    }
+    let logs = FILTERS.map(|name| log(name, MIXED_LINES / FILTERS.len() as u32));
+    let mut logs = logs.each_ref().map(|log| log.lines());
+    let mut lines = Vec::new();
+    while let Some(line) = logs[lines.len() % logs.len()].next() {
+        lines.push(line);
+    }
+    ensure!(lines.len() == MIXED_LINES as usize, "the log is mixed");
+    let read = (lines.len() * filters.len()) as f64 / 1e3;
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (seconds, found_alone) = each_alone(&filters, &lines);
+        alone.push(read / seconds);
+        let (seconds, found) = all_at_each_line(&filters, &lines);
+        together.push(read / seconds);
+        ensure!(
+            found == found_alone,
+            "together filters find other lines than alone"
+        );
+        let least = lines.len() / FILTERS.len();
+        for name in FILTERS {
+            let at = names.iter().position(|there| there == name);
+            let found = at.map(|at| found[at]);
+            ensure!(
+                found.is_some_and(|found| found >= least),
+                "{name}: {found:?} of {least} lines were failures"
+            );
+        }
+    }
+    let base = format!(
+        "line read by each of {} filters alone, mixed log",
+        filters.len()
+    );
+    report.add(&base, "k/s", &alone);
+    let target = format!(
+        "target line read by {} filters together, mixed log",
+        filters.len()
+    );
+    report.add_ratio(&target, "k/s", &together, (&base, &alone));
     Ok(())
 }
 
-/// Failures, each of another address and session, as the program writes them.
+/// Seconds, and how many failures each filter has found.
+fn each_alone(filters: &[Filter], lines: &[&str]) -> (f64, Vec<usize>) {
+    let zone = TimeZone::system();
+    let begin = Instant::now();
+    let found = filters.iter().map(|filter| {
+        let mut state = filter.state();
+        let fails = lines.iter().filter(|line| {
+            let (line, clock) = at_hand(line, &zone);
+            filter.read(&mut state, line, clock).is_ok()
+        });
+        fails.count()
+    });
+    let found = found.collect();
+    (begin.elapsed().as_secs_f64(), found)
+}
+
+/// Seconds, and how many failures each filter has found, line by line.
+fn all_at_each_line(filters: &[Filter], lines: &[&str]) -> (f64, Vec<usize>) {
+    let zone = TimeZone::system();
+    let begin = Instant::now();
+    let mut states: Vec<_> = filters.iter().map(Filter::state).collect();
+    let mut found = vec![0; filters.len()];
+    for line in lines {
+        for ((filter, state), found) in filters.iter().zip(&mut states).zip(&mut found) {
+            let (line, clock) = at_hand(line, &zone);
+            *found += usize::from(filter.read(state, line, clock).is_ok());
+        }
+    }
+    (begin.elapsed().as_secs_f64(), found)
+}
+
+/// A line as a filter is given it, and the clock at that moment.
+fn at_hand<'a>(text: &'a str, zone: &'a TimeZone) -> (LogLine<'a>, Clock<'a>) {
+    let clock = Clock {
+        now: Timestamp::now(),
+        zone,
+    };
+    (LogLine { text, time: None }, clock)
+}
+
+/// fail2ban-rs, which is built by `cargo install fail2ban-rs`.
+struct Fail2banRs {
+    /// What the program calls itself, with its version.
+    version: String,
+    dir: PathBuf,
+}
+
+/// A jail of fail2ban-rs' that reads a file.
+struct Fail2banRsJail {
+    config: PathBuf,
+    log: PathBuf,
+    /// A log of one line, which costs what its start does.
+    short: PathBuf,
+    name: &'static str,
+}
+
+impl Fail2banRs {
+    /// `None`: it is not installed.
+    fn installed(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let Ok(version) = Command::new("fail2ban-rs").arg("--version").output() else {
+            eprintln!("skipped: fail2ban-rs: it is not installed");
+            return Ok(None);
+        };
+        let version = String::from_utf8(version.stdout)?.trim().to_owned();
+        let dir = dir.join("fail2ban-rs");
+        fs::create_dir(&dir)?;
+        Ok(Some(Self { version, dir }))
+    }
+
+    /// Its filter for what Fail2ban's filter `name` reads, with `text` for a log.
+    fn jail(&self, name: &str, text: &str) -> anyhow::Result<Option<Fail2banRsJail>> {
+        let mut known = FAIL2BAN_RS_FILTERS.iter();
+        let Some((_, own)) = known.find(|(of_fail2ban, _)| *of_fail2ban == name) else {
+            return Ok(None);
+        };
+        let made = Command::new("fail2ban-rs")
+            .args(["gen-config", own])
+            .output()?;
+        ensure!(made.status.success(), "fail2ban-rs has no filter {own}");
+        let at = |kind: &str| self.dir.join(format!("{own}{kind}"));
+        let jail = Fail2banRsJail {
+            config: at(".toml"),
+            log: at(".log"),
+            short: at(".short"),
+            name: own,
+        };
+        let global = format!(
+            "[global]\nstate_dir = {:?}\n\n",
+            self.dir.join("state").display().to_string()
+        );
+        let config = [global.as_bytes(), &made.stdout].concat();
+        fs::write(&jail.config, config)?;
+        fs::write(&jail.log, text)?;
+        fs::write(&jail.short, text.split_inclusive('\n').next().unwrap_or(""))?;
+        Ok(Some(jail))
+    }
+}
+
+impl Fail2banRsJail {
+    /// Thousand lines a second, without its start.
+    fn rate(&self) -> anyhow::Result<f64> {
+        let start = self.reads(&self.short, 1)?;
+        let whole = self.reads(&self.log, LINES)?;
+        let seconds = whole.saturating_sub(start).as_secs_f64();
+        Ok(f64::from(LINES) / seconds / 1e3)
+    }
+
+    fn reads(&self, log: &Path, lines: u32) -> anyhow::Result<Duration> {
+        let begin = Instant::now();
+        let output = Command::new("fail2ban-rs")
+            .arg("--config")
+            .arg(&self.config)
+            .arg("dry-run")
+            .arg(log)
+            .args(["--jail", self.name])
+            .output()?;
+        let time = begin.elapsed();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut found = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Matches:"));
+        ensure!(
+            found.next().map(str::trim) == Some(&lines.to_string()),
+            "{}: fail2ban-rs found another number than {lines}:\n{text}{}",
+            self.name,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(time)
+    }
+}
+
+/// Failures, each of another session, of [`ADDRESSES`] by turns, as the program writes them.
 fn log(name: &str, lines: u32) -> String {
     let now = Timestamp::now().to_zoned(TimeZone::system());
     let syslog = now.strftime("%b %d %H:%M:%S").to_string();
     let mut text = String::new();
     for n in 0..lines {
-        let addr = std::net::Ipv4Addr::from(0x1000_0000 + n);
+        let addr = std::net::Ipv4Addr::from(0x1000_0000 + n % ADDRESSES);
         let pid = 1000 + n;
         let port = 1024 + n % 60_000;
         let _ = match name {
@@ -116,14 +330,7 @@ fn weir(text: &str, name: &str) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let mut found = 0;
     for line in text.lines() {
-        let clock = Clock {
-            now: Timestamp::now(),
-            zone: &zone,
-        };
-        let line = LogLine {
-            text: line,
-            time: None,
-        };
+        let (line, clock) = at_hand(line, &zone);
         found += u32::from(filter.read(&mut state, line, clock).is_ok());
     }
     let seconds = begin.elapsed().as_secs_f64();
