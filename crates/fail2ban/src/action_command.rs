@@ -3,7 +3,9 @@
 //! value is known only when somebody is banned becomes a variable of the environment,
 //! quoted as its place asks. What cannot be made safe is refused, by file and line.
 
-use std::{fmt::Write as _, time::Duration};
+mod runners;
+
+use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use crate::{
     definition::Definition,
@@ -12,6 +14,7 @@ use crate::{
     filter_files::wrong,
     text::Text,
 };
+use runners::{INTERPRETERS, command_name, runner_in, words_of};
 
 /// How long a command may run, if `timeout` says nothing.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -138,7 +141,7 @@ pub fn captured_variable(name: &str) -> String {
 }
 
 /// The name by which a filter captures what a tag asks for: `user` of `F-USER`.
-fn captured_name(tag: &str) -> Option<String> {
+pub(crate) fn captured_name(tag: &str) -> Option<String> {
     let name = tag.strip_prefix("F-")?;
     let fits =
         |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
@@ -222,6 +225,14 @@ impl FamilyCommands {
 }
 
 impl Commands {
+    /// The values that its commands read of those which filters capture.
+    pub(crate) fn captured(&self) -> BTreeSet<&str> {
+        let scripts = self.families.iter().flat_map(FamilyCommands::scripts);
+        scripts
+            .flat_map(|script| script.captured.iter().map(String::as_str))
+            .collect()
+    }
+
     /// Reads the commands of an action's definition.
     ///
     /// # Errors
@@ -306,66 +317,6 @@ enum Quoting {
     },
 }
 
-/// Programs that run what stands in their arguments, where a variable's value would be
-/// read as a program.
-const INTERPRETERS: [&str; 26] = [
-    ".", "ash", "awk", "bash", "busybox", "csh", "dash", "env", "eval", "gawk", "ksh", "lua",
-    "mawk", "node", "perl", "php", "python", "python3", "ruby", "sed", "sh", "source", "ssh", "su",
-    "xargs", "zsh",
-];
-
-/// Programs that run what they read, too, or what their arguments name: none may stand
-/// anywhere in a command that has a client's text, which could come to them by a pipe, a
-/// variable, a here-document or a file.
-const RUNNERS: [&str; 39] = [
-    ".",
-    "ash",
-    "at",
-    "bash",
-    "batch",
-    "busybox",
-    "csh",
-    "dash",
-    "ed",
-    "eval",
-    "ex",
-    "expect",
-    "flock",
-    "gdb",
-    "ksh",
-    "lua",
-    "mariadb",
-    "mysql",
-    "node",
-    "parallel",
-    "perl",
-    "php",
-    "psql",
-    "python",
-    "python3",
-    "ruby",
-    "runuser",
-    "screen",
-    "script",
-    "sh",
-    "source",
-    "sqlite3",
-    "ssh",
-    "su",
-    "systemd-run",
-    "tmux",
-    "trap",
-    "xargs",
-    "zsh",
-];
-
-/// What stands before a command's name.
-const BEFORE_COMMANDS: [&str; 22] = [
-    "!", "builtin", "chroot", "command", "do", "doas", "elif", "else", "env", "exec", "if",
-    "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "then", "time", "timeout", "until",
-    "while",
-];
-
 struct Scanner<'a> {
     key: &'a str,
     out: String,
@@ -415,11 +366,6 @@ pub(crate) fn script(key: &str, text: &Text, about_ban: bool) -> Result<Option<S
         scanner.line(&line.text, &line.place.origin(), about_ban)?;
     }
     scanner.finish(&text.origin())
-}
-
-fn command_name(word: &str) -> &str {
-    let word = word.trim_matches(['"', '\'', '(', '{', '\\']);
-    word.rsplit('/').next().unwrap_or(word)
 }
 
 impl Scanner<'_> {
@@ -672,7 +618,7 @@ impl Scanner<'_> {
             Value::Captured(captured) if !self.captured.contains(&captured) => {
                 if self.captured.len() == MAX_CAPTURED {
                     let why = format!(
-                        "is one value of a filter's too many: a command may have {MAX_CAPTURED}"
+                        "is one value of a filter's too many; allowed: {MAX_CAPTURED} in a command"
                     );
                     return Err(self.error(at, name, &why));
                 }
@@ -698,30 +644,15 @@ impl Scanner<'_> {
         })
     }
 
-    /// The first program of all commands that runs what it reads.
-    fn runner(&self) -> Option<&str> {
-        let is_set = |word: &str| {
-            let name = word.split_once('=').map_or("", |(name, _)| name);
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-            // Behind a value that goes on there is no command; one in it began by itself.
-            let goes_on = word.contains("$(")
-                || word.contains('`')
-                || word.matches('"').count() % 2 == 1
-                || word.matches('\'').count() % 2 == 1;
-            !name.is_empty() && name.bytes().all(fits) && !goes_on
-        };
-        let is_option = |word: &str| word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
-        self.commands.iter().find_map(|begin| {
-            let words = self.out[*begin..].split_whitespace();
-            let mut words = words.map(|word| word.trim_start_matches(['(', '{', '!']));
-            let first = words.find(|word| {
-                let is_before = word.is_empty() || BEFORE_COMMANDS.contains(word);
-                !(is_before || is_set(word) || is_option(word))
-            })?;
-            let name = command_name(first).trim_end_matches([')', '`', ';', '|', '&', '"', '\'']);
-            let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-            let runs = [name, bare].iter().any(|name| RUNNERS.contains(name));
-            (runs || name.starts_with('$')).then_some(name)
+    /// The first program of all commands that runs what it reads, or reads it as a name.
+    fn runner(&self) -> Option<String> {
+        let commands = self
+            .commands
+            .iter()
+            .map(|begin| words_of(&self.out[*begin..]));
+        commands.into_iter().find_map(|words| {
+            let parts = words.split(|word| word == "{");
+            parts.into_iter().find_map(runner_in).map(str::to_owned)
         })
     }
 
@@ -736,6 +667,12 @@ impl Scanner<'_> {
             if let Some(program) = self.runner() {
                 let why = format!(
                     "stands in a command with {program}, which could run its text: call a program of your own with it instead"
+                );
+                return Err(self.error(at, name, &why));
+            }
+            if let Some(sum) = ["$((", "[["].into_iter().find(|sum| self.out.contains(sum)) {
+                let why = format!(
+                    "stands in a command that has {sum}, where some shells run what they read"
                 );
                 return Err(self.error(at, name, &why));
             }
@@ -825,6 +762,20 @@ mod tests {
         );
     }
 
+    /// What only looks like a program that runs what it reads.
+    #[test]
+    fn words_are_not_taken_for_programs() {
+        for text in [
+            "printf %b \"Hi,\nsomebody at <ip> failed (sh, perl): <matches>\n\" | sendmail -t",
+            "curl --data-urlencode 'comment=<matches>' https://example.org/api/ssh",
+            "logger -t mysql <matches>; find . -name at; grep x /var/log/mysql",
+            "report --service mysql \"$(date)\" \"`date`\" <matches> >/tmp/sh 2>&1",
+            "awk '{ print }' F; sed -n 1p F; echo <matches>",
+        ] {
+            assert_eq!(made(text).map(|_| ()), Ok(()), "{text}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_made_safe_is_refused() {
         for (text, why) in [
@@ -860,6 +811,34 @@ mod tests {
                 "x \"$(echo \"<matches>\" | python3.11)\"",
                 "with python3.11, which",
             ),
+            ("printf %s <matches> | env -u FOO sh", "with sh, which"),
+            ("printf %s <matches> | sudo -u backup sh", "with sh, which"),
+            (
+                "printf %s <matches> | timeout -s KILL 5 sh",
+                "with sh, which",
+            ),
+            (
+                "printf %s <matches> | docker exec -i web sh",
+                "with sh, which",
+            ),
+            (
+                "printf %s <matches> | sudo -u backup ssh x",
+                "with ssh, which",
+            ),
+            ("printf %s <matches> | s\\h", "with sh, which"),
+            ("printf %s <matches> | \"s\"h", "with sh, which"),
+            ("printf %s <matches> | tcsh", "with tcsh, which"),
+            ("printf %s <matches> | crontab -", "with crontab, which"),
+            ("printf %s <matches> | awk -f -", "with awk, which"),
+            ("printf %s <matches> | sed -f/dev/stdin", "with sed, which"),
+            ("f() { ssh x; }; printf %s <matches> | f", "with ssh, which"),
+            (
+                "printf %s <matches> > f; >/dev/null sh <f",
+                "with sh, which",
+            ),
+            ("export <matches>", "with export, which"),
+            ("U=<matches>; echo $((U + 1))", "has $((, where"),
+            ("[[ <matches> -eq 5 ]]", "with [[, which"),
             ("x <ip-host>", "does not keep"),
             (
                 "x <F-A> <F-B> <F-C> <F-D> <F-E> <F-F> <F-G> <F-H> <F-A> <F-I>",

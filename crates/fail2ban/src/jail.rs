@@ -1,7 +1,11 @@
 //! `jail.conf` and what goes with it: the enabled jails, each with its filter, logs, limits
 //! and actions, and what of it is not honoured.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use weir_core::{PortSet, Prefix};
 
@@ -606,6 +610,11 @@ impl Reader<'_> {
         let undoes =
             |action: &JailAction| matches!(&action.kind, ActionKind::Run(run) if run.undoes());
         limits.extend(actions.iter().flat_map(|action| action.left_out.clone()));
+        limits.extend(
+            actions
+                .iter()
+                .flat_map(|action| never_captured(action, &filter)),
+        );
         let mut ports = None;
         if !actions.iter().any(bans)
             && let Some(action) = actions.iter().find(|action| undoes(action))
@@ -666,6 +675,41 @@ impl Reader<'_> {
             limits,
         })
     }
+}
+
+/// What an action's commands ask for and no expression of the filter captures, so that it is
+/// empty: mostly it is mistyped.
+fn never_captured(action: &JailAction, filter: &FilterSource) -> Vec<Error> {
+    let ActionKind::Run(commands) = &action.kind else {
+        return Vec::new();
+    };
+    let expressions = filter.failregex.iter().chain(&filter.prefregex);
+    let tags = expressions.flat_map(|one| one.text.split('<').skip(1));
+    let known: BTreeSet<String> = tags
+        .filter_map(|tag| action_command::captured_name(tag.split_once('>')?.0))
+        // weir has it of every ban.
+        .chain(["id".to_owned()])
+        .collect();
+    let named = |name: &str| match name {
+        "fport" => "F-PORT".to_owned(),
+        _ => format!("F-{}", name.to_uppercase()),
+    };
+    let known_tags: Vec<_> = known.iter().map(|name| named(name)).collect();
+    let missing = commands
+        .captured()
+        .into_iter()
+        .filter(|n| !known.contains(*n));
+    missing
+        .map(|name| {
+            let tag = named(name);
+            let meant = unknown_names::did_you_mean(&tag, known_tags.iter().map(String::as_str));
+            let message = format!(
+                "action {}: <{tag}> is empty: the filter {} captures no such value{meant}",
+                action.name, filter.name
+            );
+            Error::new(action.origin.clone(), ErrorKind::Value, message)
+        })
+        .collect()
 }
 
 /// Are these fields of the journal those of entries that Fail2ban writes?

@@ -56,6 +56,10 @@ fn tree(local: &str) -> Memory {
         ("/f/action.d/iptables-multiport.conf", IPTABLES),
         ("/f/action.d/sendmail-whois.conf", MAIL),
         (
+            "/f/action.d/tell.conf",
+            "[Definition]\nactionban = tell <ip> <F-ID> <F-USER> <F-USR>\n",
+        ),
+        (
             "/f/nets",
             "203.0.113.0/24 # ours\n\n2001:db8::/32, 192.0.2.9\n",
         ),
@@ -202,6 +206,10 @@ fn names_that_nobody_asks_for_are_told() {
         (
             "[shop]\nenabled = true\nmaxrety = 3\n",
             "/f/jail.local:3: maxrety: there is no such key (did you mean maxretry?)",
+        ),
+        (
+            "[shop]\nenabled = true\nfailregex = ^x <F-USER>\\S+</F-USER> <HOST>$\naction = %(action_)s\n         tell\n",
+            "/f/jail.local:5: action tell: <F-USR> is empty: the filter shop captures no such value (did you mean F-USER?)",
         ),
         (
             "[DEFAULT]\nbantme = 3\n[shop]\nenabled = true\n",
