@@ -78,9 +78,9 @@ impl Group {
                 "the daemon may not run it as another user than root: it needs CAP_SETUID, CAP_SETGID and CAP_KILL (the unit's CapabilityBoundingSet=)".to_owned(),
             ));
         }
-        // By this link even when an upgrade has replaced the file.
         let (control, supervisors) = UnixStream::pair()?;
         control.set_nonblocking(true)?;
+        // By this link even when an upgrade has replaced the file.
         let supervisor = Command::new("/proc/self/exe")
             .arg0("weir")
             .arg(VERB)

@@ -50,6 +50,8 @@ struct Descendants {
     code: Option<u8>,
     /// Whether none of them is left.
     is_alone: bool,
+    /// How many have ended.
+    reaped: u64,
     /// Readable when a child has ended.
     deaths: UnixStream,
 }
@@ -83,6 +85,7 @@ pub fn supervise(command: &[OsString], is_as_daemon: bool, leave: Duration) -> i
         command: pid_of(&child),
         code: None,
         is_alone: false,
+        reaped: 0,
         deaths,
     };
     if let Woken::Asked { at_once } = descendants.wait(None, true, |all| all.code.is_some())? {
@@ -107,7 +110,10 @@ pub fn supervise(command: &[OsString], is_as_daemon: bool, leave: Duration) -> i
     }
     if !matches!(woken, Woken::Asked { at_once: true }) {
         descendants.ask();
-        descendants.wait(Some(Instant::now() + GRACE), false, |all| all.is_alone)?;
+        // (A daemon that is gone would be heard again and again.)
+        let hears_daemon = matches!(woken, Woken::Late);
+        let grace = Some(Instant::now() + GRACE);
+        descendants.wait(grace, hears_daemon, |all| all.is_alone)?;
     }
     descendants.kill()?;
     Ok(1)
@@ -118,8 +124,13 @@ impl Descendants {
     fn reap(&mut self) -> io::Result<()> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == self.command => self.code = Some(code(status)),
-                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(Some((pid, status))) => {
+                    self.reaped += 1;
+                    if pid == self.command {
+                        self.code = Some(code(status));
+                    }
+                }
+                Err(Errno::INTR) => {}
                 Ok(None) => return Ok(()),
                 Err(Errno::CHILD) => {
                     self.is_alone = true;
@@ -183,9 +194,11 @@ impl Descendants {
             for child in children() {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
             }
+            // The children of who has died are this process's now.
             let round = Some(Instant::now() + KILL_ROUND);
-            let woken = self.wait(round, false, |all| all.is_alone)?;
-            if !matches!(woken, Woken::Ended) && Instant::now() >= ends {
+            let before = self.reaped;
+            self.wait(round, false, |all| all.is_alone || all.reaped > before)?;
+            if !self.is_alone && Instant::now() >= ends {
                 eprintln!("processes that the command has started cannot be ended");
                 return Ok(());
             }

@@ -81,9 +81,27 @@ impl Captures {
         has_room
     }
 
-    /// The values of a ban, which its failures end with.
+    /// The values of a ban, which its failures end with: those of a network are of all its
+    /// addresses.
     pub fn take(&mut self, jail: &str, subject: BanTarget) -> Option<CapturedValues> {
-        let first = self.first.remove(&(jail.to_owned(), subject))?;
+        let key = (jail.to_owned(), subject);
+        let network = subject.prefix();
+        if network.is_host() {
+            return Some(self.first.remove(&key)?.values);
+        }
+        let is_of = |(of, failed): &(String, BanTarget)| {
+            of == jail && network.contains(failed.prefix().addr())
+        };
+        let of_network: Vec<_> = self
+            .first
+            .keys()
+            .filter(|key| is_of(key))
+            .cloned()
+            .collect();
+        let failures = of_network
+            .into_iter()
+            .filter_map(|key| self.first.remove(&key));
+        let first = failures.min_by_key(|failure| failure.number)?;
         Some(first.values)
     }
 
@@ -105,7 +123,12 @@ fn bounded(values: &[(Arc<str>, String)], wanted: &[String]) -> CapturedValues {
             end -= 1;
         }
         room -= end;
-        let visible = |c: char| if c.is_control() { '?' } else { c };
+        // A backslash begins what `printf %b` makes of it: a line of a mail's head.
+        let visible = |c: char| match c {
+            '\\' => '/',
+            c if c.is_control() => '?',
+            c => c,
+        };
         (name.clone(), value[..end].chars().map(visible).collect())
     });
     bounded.collect()
@@ -158,6 +181,27 @@ mod tests {
         add(&mut captures, "192.0.2.7", 0, "x");
         captures.keep_only(|jail| jail != "shop");
         assert_eq!(taken(&mut captures, "192.0.2.7"), []);
+    }
+
+    /// With `ipv6_prefix` a ban is of a network, whose addresses have failed.
+    #[test]
+    fn a_ban_of_a_network_has_the_values_of_its_first_address() {
+        let mut captures = Captures::default();
+        for (who, user) in [
+            ("2001:db8:1::9", "other"),
+            ("2001:db8::2", "anna"),
+            ("2001:db8::1", "berta"),
+        ] {
+            add(&mut captures, who, 0, user);
+        }
+        let anna = [("user".to_owned(), "anna".to_owned())];
+        assert_eq!(taken(&mut captures, "2001:db8::/64"), anna);
+        assert_eq!(captures.first.len(), 1, "none is left behind");
+        assert_eq!(taken(&mut captures, "2001:db8::/64"), []);
+        // A backslash is a line to `printf %b`.
+        add(&mut captures, "192.0.2.7", 0, "x\\nBcc: y");
+        let told = [("user".to_owned(), "x/nBcc: y".to_owned())];
+        assert_eq!(taken(&mut captures, "192.0.2.7"), told);
     }
 
     #[test]

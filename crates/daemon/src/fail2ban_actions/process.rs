@@ -81,8 +81,12 @@ pub(super) fn run_script(
     loop {
         // (The supervisor has the pipes open as long as it lives.)
         group.wait(WAIT.min(ends.saturating_duration_since(Instant::now())));
-        let left_with = group.code_while_others_go_on();
+        let mut left_with = group.code_while_others_go_on();
         let has_ended = left_with.is_none() && group.has_ended();
+        // It may have said so in between, and its own exit code is another one then.
+        if has_ended {
+            left_with = group.code_while_others_go_on();
+        }
         discard(group.output());
         let mut bytes = [0; 4096];
         for _ in 0..16 {
@@ -158,6 +162,8 @@ struct Left {
 impl Leftovers {
     /// Takes in what a command of a queue has left behind; returns what has to go for it.
     pub fn keep(&mut self, queue: u64, group: Group, ended: Counter) -> Option<Group> {
+        // What is over takes no place.
+        self.reap();
         let of_queue = |left: &Left| left.queue == queue;
         let is_full = self.0.iter().filter(|left| of_queue(left)).count() >= MAX_LEFT;
         let oldest = self.0.iter().position(of_queue).filter(|_| is_full);

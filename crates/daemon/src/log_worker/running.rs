@@ -81,8 +81,8 @@ impl Running {
         own
     }
 
-    /// Are the jail's counts saved with the position in this log? Of a jail that reads two it
-    /// is that of weir's own bans, which goes on.
+    /// Are the jail's counts saved with the position in this log? Of a jail that reads two
+    /// logs they are saved with that in weir's own bans.
     pub fn saves_counts(&self) -> bool {
         self.config.own_bans.is_none()
     }
