@@ -63,14 +63,14 @@ struct balance_rules {
 
 /* Bytes of the longest server ID, and what may stand in balance_quic: two configurations,
  * for the next one is written beside the last. */
-#define BALANCE_QUIC_SERVER_ID 8
-#define BALANCE_QUIC_SERVERS   (2 * BALANCE_REALS)
+#define BALANCE_QUIC_SERVER_ID_MAX 8
+#define BALANCE_QUIC_SERVERS	   (2 * BALANCE_REALS)
 
 /* What the connection IDs of a real's QUIC connections hold. */
 struct balance_quic_key {
 	__u32 pool; /* its number */
 	__u32 pad;
-	__u8 server_id[BALANCE_QUIC_SERVER_ID]; /* zeros behind it */
+	__u8 server_id[BALANCE_QUIC_SERVER_ID_MAX]; /* zeros behind it */
 };
 
 /* Whose it is. */

@@ -83,12 +83,15 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
 		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT &&
-		    likely(!named || named == number + 1) &&
 		    likely(!(real->id & BALANCE_DRAINS &&
 			     balance_leaves(state, window, begins)))) {
-			balance_touch(hash, state, window);
-			*chosen = real;
-			return number;
+			if (likely(!named || named == number + 1)) {
+				balance_touch(hash, state, window);
+				*chosen = real;
+				return number;
+			}
+			/* One datagram, which anybody may have sent, moves no flow. */
+			served = NULL;
 		}
 	}
 	turn = !named && begins & BEGINS_WITH_TURN && served &&

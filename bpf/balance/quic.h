@@ -9,9 +9,10 @@
  *     is the length of the ID or random
  *   server ID, of the pool's length; then what the server likes.
  *
- * Packets with a long header come before a connection can move, and the first ones have
- * an ID that the client has chosen: they go by their flow, as does whatever has an ID of
- * another configuration (7: not to be routed) or of nobody's. */
+ * Every port of UDP that the pool serves is taken for QUIC's. Packets with a long header
+ * come before a connection can move, and the first ones have an ID that the client has
+ * chosen: they go by their flow, as does whatever has an ID of another configuration (7:
+ * not to be routed) or of nobody's. */
 #ifndef WEIR_BALANCE_QUIC_H
 #define WEIR_BALANCE_QUIC_H
 
@@ -39,11 +40,12 @@ static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 po
 	struct balance_quic_server *server;
 	struct balance_real *real;
 	__u32 number, bytes, i;
-	/* Shorter ones are no packets: RFC 9001 5.4.2 samples 16 bytes for less. */
+	/* Each packet has as many bytes: without 16 behind its number that are sampled
+	 * for header protection it is dropped (RFC 9001 5.4.2). */
 	struct {
 		__u8 flags;
 		__u8 config;
-		__u8 server_id[BALANCE_QUIC_SERVER_ID];
+		__u8 server_id[BALANCE_QUIC_SERVER_ID_MAX];
 	} head;
 
 	bytes = rules ? rules->quic_server_id : 0;
@@ -53,7 +55,7 @@ static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 po
 	    head.flags & QUIC_LONG_HEADER || head.config & QUIC_LB_CONFIG)
 		return 0;
 #pragma unroll
-	for (i = 0; i < BALANCE_QUIC_SERVER_ID; i++)
+	for (i = 0; i < BALANCE_QUIC_SERVER_ID_MAX; i++)
 		key.server_id[i] = i < bytes ? head.server_id[i] : 0;
 	server = bpf_map_lookup_elem(&balance_quic, &key);
 	if (!server)

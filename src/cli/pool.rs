@@ -183,6 +183,7 @@ const REAL: &[Column] = &[
     ("MODE", "/mode"),
     ("STATE", "/state"),
     ("MAC", "/mac"),
+    ("QUIC-ID", "/quic_server_id"),
     ("FLOWS", "/flows"),
     ("PACKETS", "/packets"),
     ("BYTES", "/bytes"),

@@ -29,7 +29,7 @@ fn entries(pools: &[PoolRules]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let pools = (0..).zip(pools.iter().take(MAX_POOLS));
     let all = pools.flat_map(|(pool, rules)| rules.quic_servers.iter().map(move |s| (pool, s)));
     all.map(|(pool, server)| {
-        let mut server_id = [0; abi::BALANCE_QUIC_SERVER_ID as usize];
+        let mut server_id = [0; abi::BALANCE_QUIC_SERVER_ID_MAX as usize];
         let bytes = server.server_id.bytes();
         server_id[..bytes.len()].copy_from_slice(bytes);
         let key = balance_quic_key {
@@ -75,4 +75,4 @@ pub(super) fn forget_others(map: &MapHandle, pools: &[PoolRules]) -> Result<()> 
     Ok(())
 }
 
-const _: () = assert!(ServerId::MOST == abi::BALANCE_QUIC_SERVER_ID as usize);
+const _: () = assert!(ServerId::MAX_LEN == abi::BALANCE_QUIC_SERVER_ID_MAX as usize);

@@ -14,6 +14,8 @@ impl Path {
         };
         let mut pools = vec![PoolRules::default(); 4];
         pools[3].quic_servers = (0..).zip(ids).map(server).collect();
+        // Of another pool, which serves nothing here.
+        pools[2].quic_servers = (0..).zip(&["0b01", "0b02"]).map(server).collect();
         let services: Vec<_> = services().collect();
         let balancer = &self.generation.balancer;
         balancer.write_services_for(&services, &pools, 250).unwrap();
@@ -59,9 +61,10 @@ fn root_a_connection_that_moves_stays_with_its_real() {
                 );
                 assert_eq!(path.forwarded(hook, &error), number);
                 assert_eq!(path.forwarded(hook, &quic(family, port, &[])), number);
-                // A flow that turns to another server goes there.
+                // A packet of another server's goes there, and the flow stays.
                 let other = quic(family, port, &short(&[10, 2 - number]));
                 assert_eq!(path.forwarded(hook, &other), 1 - number);
+                assert_eq!(path.forwarded(hook, &quic(family, port, &[])), number);
             }
         }
     }
@@ -94,7 +97,7 @@ fn root_what_names_no_server_goes_by_its_flow() {
             assert_eq!(sent(&where_none_has_one, hook), by_flow, "no IDs");
         }
         path.name_servers(&["0a01", "0a02"]);
-        let heads: [&dyn Fn(u8) -> Vec<u8>; 5] = [
+        let heads: [&dyn Fn(u8) -> Vec<u8>; 6] = [
             // Long headers, whose first IDs are the client's; another configuration, and
             // the one that is never routed; nobody's IDs.
             &|real| [&[0xc3, 0, 0, 0, 1, 8, 0x0c][..], &id(real)].concat(),
@@ -102,18 +105,31 @@ fn root_what_names_no_server_goes_by_its_flow() {
             &|real| [&[0x43, 0xec][..], &id(real)].concat(),
             &|_| short(&[10, 7]),
             &|_| short(&[0, 10]),
+            // Another pool's.
+            &|real| short(&[11, 2 - real]),
         ];
         for (n, head) in heads.into_iter().enumerate() {
             for hook in HOOKS {
                 assert_eq!(sent(&frames(head, &by_flow), hook), by_flow, "head {n}");
             }
         }
-        // Too short for a packet of QUIC.
-        let cut = (6000..).zip(&by_flow).map(|(port, real)| {
-            let payload = short(&id(*real));
-            packet(family, 1).udp(port, 443).payload(&payload).build()
-        });
-        assert_eq!(sent(&cut.collect::<Vec<_>>(), HOOKS[1]), by_flow);
+        // Too short for a packet of QUIC, by a byte at least.
+        for len in [4, 9] {
+            let cut = (6000..).zip(&by_flow).map(|(port, real)| {
+                let mut payload = short(&id(*real));
+                payload.resize(len, 0);
+                packet(family, 1).udp(port, 443).payload(&payload).build()
+            });
+            let cut: Vec<_> = cut.collect();
+            for hook in HOOKS {
+                assert_eq!(sent(&cut, hook), by_flow, "{len} bytes");
+            }
+        }
+        let whole = [&short(&id(by_flow[0]))[..], &[0; 6]].concat();
+        let whole = packet(family, 1).udp(6000, 443).payload(&whole).build();
+        for hook in HOOKS {
+            assert_eq!(path.forwarded(hook, &whole), 1 - by_flow[0]);
+        }
     }
 }
 
@@ -160,7 +176,7 @@ fn root_all_reals_may_have_a_server_id() {
     let path = Path::new();
     let balancer = &path.generation.balancer;
     let services: Vec<_> = services().collect();
-    for first in [0u32, 0x10000, 0] {
+    for first in [0u32, 0x10000, 0x20000] {
         let server = |real: u32| QuicServer {
             server_id: format!("{:08x}", first + real).parse().unwrap(),
             real,

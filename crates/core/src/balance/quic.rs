@@ -3,17 +3,17 @@
 
 use std::{fmt, str::FromStr};
 
-/// The part of a connection ID that names its server: 1 to [`ServerId::MOST`] bytes.
+/// The part of a connection ID that names its server: 1 to [`ServerId::MAX_LEN`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId {
     /// Zeros behind the ID.
-    bytes: [u8; Self::MOST],
+    bytes: [u8; Self::MAX_LEN],
     len: u8,
 }
 
 impl ServerId {
     /// The bytes of the longest one that weir knows; QUIC-LB has up to 15.
-    pub const MOST: usize = 8;
+    pub const MAX_LEN: usize = 8;
 
     /// What a [`ServerId`] looks like in configuration, for messages.
     pub const ALLOWED: &str =
@@ -27,18 +27,18 @@ impl ServerId {
 
 /// Text that is no server ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoServerId;
+pub struct InvalidServerId;
 
 impl FromStr for ServerId {
-    type Err = NoServerId;
+    type Err = InvalidServerId;
 
-    fn from_str(text: &str) -> Result<Self, NoServerId> {
+    fn from_str(text: &str) -> Result<Self, InvalidServerId> {
         let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-        let digits = digits.ok_or(NoServerId)?;
-        if digits.is_empty() || digits.len() % 2 != 0 || digits.len() > 2 * Self::MOST {
-            return Err(NoServerId);
+        let digits = digits.ok_or(InvalidServerId)?;
+        if digits.is_empty() || digits.len() % 2 != 0 || digits.len() > 2 * Self::MAX_LEN {
+            return Err(InvalidServerId);
         }
-        let mut bytes = [0; Self::MOST];
+        let mut bytes = [0; Self::MAX_LEN];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = (pair[0] << 4 | pair[1]) as u8;
         }
@@ -85,7 +85,7 @@ mod tests {
             "é0",
             "000000000000000000",
         ] {
-            assert_eq!(text.parse::<ServerId>(), Err(NoServerId), "{text:?}");
+            assert_eq!(text.parse::<ServerId>(), Err(InvalidServerId), "{text:?}");
         }
     }
 }

@@ -391,7 +391,7 @@ fn pool(
     let udp_timeout = proxy_config::udp_timeout(&mut section);
     let forward = forward(&mut section, &of, udp_timeout);
     let is_proxied = matches!(forward, Forward::Proxy(_));
-    let reals = reals(&mut section, &of, "reals", REALS, is_proxied);
+    let reals = reals(&mut section, &of, "reals", REALS, is_proxied, &[]);
     let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals, is_proxied);
     let method = section.choice("method", &Method::ALL);
@@ -586,13 +586,14 @@ fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
     ports
 }
 
-/// The tables of this key.
+/// The tables of this key. `others`: reals of the same pool that were read before.
 fn reals(
     section: &mut Section<'_, '_>,
     of: &str,
     key: &'static str,
     allowed: &str,
     is_proxied: bool,
+    others: &[RealConfig],
 ) -> Vec<RealConfig> {
     let line = section.line_of(key);
     let typed = section.texts_or_sections(key, allowed);
@@ -624,7 +625,12 @@ fn reals(
             );
         }
         let port = port.map(|at| at.value as u16);
-        let quic_server_id = quic::read(&mut table, &format!("{key} of {of}"), is_proxied);
+        let quic_server_id = quic::read(
+            &mut table,
+            &format!("{key} of {of}"),
+            is_proxied,
+            others.iter().chain(&reals),
+        );
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
             None => table.error(
                 line,

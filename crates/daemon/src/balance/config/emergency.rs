@@ -2,7 +2,7 @@
 
 use weir_config::Section;
 
-use super::{Forward, PoolConfig, RealConfig, reals};
+use super::{Forward, PoolConfig, RealConfig, quic, reals};
 
 const ALLOWED: &str =
     "the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }]";
@@ -48,7 +48,7 @@ pub(super) fn read(
         let name = section.string("emergency", ALLOWED)?;
         return Some(Emergency::Pool(name.value));
     }
-    let stand_ins = reals(section, of, "emergency", ALLOWED, is_proxied);
+    let stand_ins = reals(section, of, "emergency", ALLOWED, is_proxied, regular);
     for real in &stand_ins {
         if regular.iter().any(|known| known.address == real.address) {
             section.error(
@@ -96,6 +96,9 @@ pub(super) fn check(root: &Section<'_, '_>, pools: &[PoolConfig], lines: &[(Stri
 
 /// Why the reals of `other` cannot stand in for those of `pool`.
 fn why_not(pool: &PoolConfig, other: &PoolConfig) -> Option<String> {
+    if let Some(why) = quic::shared(pool, other) {
+        return Some(why);
+    }
     if pool.is_proxied() != other.is_proxied() {
         let which = if pool.is_proxied() {
             "a pool with \"proxy\" as well"

@@ -130,7 +130,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "quic_server_id",
                 Means("QUIC connections are known by addresses and ports"),
-                "The server ID that the real's server writes into the QUIC connection IDs that it chooses, as QUIC-LB's configuration 0 has it in plaintext: 2 to 16 hexadecimal digits, as many for each real of the pool. A connection whose client changes its address or port then stays with the real.",
+                "The server ID that the real's server writes into the QUIC connection IDs that it chooses, as QUIC-LB's configuration 0 has it in plaintext: 2 to 16 hexadecimal digits, as many for each real of the pool. A connection whose client changes its address or port then stays with the real. All ports of UDP that the pool serves are taken for QUIC's.",
             ),
         ],
     },

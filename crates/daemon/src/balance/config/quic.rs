@@ -1,88 +1,93 @@
 //! `quic_server_id` of reals: by which part of their connection IDs QUIC connections stay
 //! with them.
 
-use std::collections::BTreeMap;
-
 use weir_config::Section;
 use weir_core::{Protocol, balance::quic::ServerId};
 
-use super::PoolConfig;
+use super::{PoolConfig, RealConfig};
 
-/// The key of one real. `of`: where the real is, for messages.
-pub(super) fn read(table: &mut Section<'_, '_>, of: &str, is_proxied: bool) -> Option<ServerId> {
+/// The key of one real. `of`: where the real is, for messages; `others`: those of the pool
+/// that were read before.
+pub(super) fn read<'a>(
+    table: &mut Section<'_, '_>,
+    of: &str,
+    is_proxied: bool,
+    others: impl Iterator<Item = &'a RealConfig>,
+) -> Option<ServerId> {
     let at = table.string("quic_server_id", ServerId::ALLOWED)?;
-    if is_proxied {
+    let wrong = |why: String| {
         table.error(
             at.line,
-            format!("quic_server_id in {of}: the proxy knows connections by addresses and ports; allowed: with another forward"),
+            format!("quic_server_id in {of} is {:?}{why}", at.value),
         );
+    };
+    if is_proxied {
+        wrong("; allowed: without forward = \"proxy\", for the proxy knows connections by addresses and ports".into());
         return None;
     }
-    let parsed = at.value.parse().ok();
-    if parsed.is_none() {
-        table.error(
-            at.line,
-            format!(
-                "quic_server_id in {of} is {:?}; allowed: {}",
-                at.value,
-                ServerId::ALLOWED
-            ),
-        );
+    let Ok(id) = at.value.parse::<ServerId>() else {
+        wrong(format!("; allowed: {}", ServerId::ALLOWED));
+        return None;
+    };
+    for (address, other) in others.filter_map(|r| Some((r.address, r.quic_server_id?))) {
+        if other == id {
+            wrong(format!(", that of {address}; allowed: one real each"));
+            break;
+        }
+        if other.bytes().len() != id.bytes().len() {
+            wrong(format!(
+                ", and {address} has {other}; allowed: one length for all of a pool, for connection IDs do not say it"
+            ));
+            break;
+        }
     }
-    parsed
+    Some(id)
 }
 
-/// What the reals of a pool must have in common.
+/// What the pool must have for it.
 pub(super) fn check(
     pool: &PoolConfig,
     section: &Section<'_, '_>,
     line: usize,
     warnings: &mut Vec<String>,
 ) {
-    let with = pool
-        .own_reals()
-        .filter_map(|real| Some((real, real.quic_server_id?)));
-    let mut known: BTreeMap<ServerId, _> = BTreeMap::new();
-    let mut first: Option<ServerId> = None;
-    for (real, id) in with {
-        let of = format!(
-            "quic_server_id {id} of {} in [pool.{}]",
-            real.address, pool.name
-        );
-        if let Some(other) = known.insert(id, real.address) {
-            section.error(
-                line,
-                format!("{of} is that of {other}; allowed: one real each"),
-            );
-        }
-        let first = first.get_or_insert(id);
-        if first.bytes().len() != id.bytes().len() {
-            section.error(
-                line,
-                format!("{of} is not as long as {first}; allowed: one length for all of a pool, for connection IDs do not say it"),
-            );
-        }
-    }
-    if first.is_none() {
+    if pool.own_reals().all(|real| real.quic_server_id.is_none()) {
         return;
     }
-    if pool
-        .ports
-        .iter()
-        .all(|(protocol, _)| *protocol != Protocol::Udp)
-    {
-        section.error(
+    let is_udp = |(protocol, _): &&(Protocol, u16)| *protocol == Protocol::Udp;
+    match pool.ports.iter().filter(is_udp).count() {
+        0 => section.error(
             line,
             format!("quic_server_id in [pool.{}], which serves no port of UDP; allowed: with one, such as \"443/udp\"", pool.name),
-        );
+        ),
+        1 => (),
+        count => warnings.push(format!(
+            "[pool.{}] serves {count} ports of UDP, and with quic_server_id all are taken for QUIC's: datagrams of another protocol may go to another real than their flow's; give it a pool of its own",
+            pool.name
+        )),
     }
     for real in pool
         .own_reals()
         .filter(|real| real.quic_server_id.is_none())
     {
         warnings.push(format!(
-            "reals of [pool.{}] have quic_server_id, and {} has none: a QUIC connection of its that changes its address or port is lost",
+            "reals of [pool.{}] have quic_server_id, and {} has none: its QUIC connections break when a client's address or port changes",
             pool.name, real.address
         ));
     }
+}
+
+/// Why another pool's reals cannot stand in for those of `pool`, if it is for their server
+/// IDs: a connection of theirs would be taken for one of the pool's own.
+pub(super) fn shared(pool: &PoolConfig, other: &PoolConfig) -> Option<String> {
+    let own = pool.own_reals().filter_map(|real| real.quic_server_id);
+    let mut theirs = other.own_reals().filter_map(|real| real.quic_server_id);
+    let own: Vec<_> = own.collect();
+    let begins = |id: &ServerId, other: &ServerId| other.bytes().starts_with(id.bytes());
+    let is_same = |id: &ServerId| own.iter().any(|own| begins(id, own) || begins(own, id));
+    let id = theirs.find(is_same)?;
+    Some(format!(
+        "whose real with quic_server_id {id:?} looks like one of this pool's; allowed: IDs that differ",
+        id = id.to_string()
+    ))
 }

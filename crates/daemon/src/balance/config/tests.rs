@@ -598,9 +598,13 @@ fn server_ids_of_quic_are_read() {
     let half = check(&pool(&two(["0a01", ""]), BOTH, "")).unwrap();
     let warnings = half.warnings.join("\n");
     assert!(
-        warnings.contains("10.0.0.12 has none: a QUIC connection"),
+        warnings.contains("10.0.0.12 has none: its QUIC connections break"),
         "{warnings}"
     );
+
+    let more = pool(&two(["0a01", "0a02"]), "443/tcp\", \"443-444/udp", "");
+    let warnings = check(&more).unwrap().warnings.join("\n");
+    assert!(warnings.contains("all are taken for QUIC's"), "{warnings}");
 
     let emergency = format!("emergency = [{}]", real("10.0.0.13", "0a01"));
     let proxy = "forward = \"proxy\"";
@@ -611,15 +615,15 @@ fn server_ids_of_quic_are_read() {
         ),
         (
             pool(&two(["0a01", "0a01"]), BOTH, ""),
-            "0a01 of 10.0.0.12 in [pool.web] is that of 10.0.0.11; allowed: one real each",
+            "is \"0a01\", that of 10.0.0.11; allowed: one real each",
         ),
         (
             pool(&two(["0a01", "0a02"]), BOTH, &emergency),
-            "0a01 of 10.0.0.13 in [pool.web] is that of 10.0.0.11",
+            "emergency of [pool.web] is \"0a01\", that of 10.0.0.11",
         ),
         (
             pool(&two(["0a01", "0a"]), BOTH, ""),
-            "0a of 10.0.0.12 in [pool.web] is not as long as 0a01",
+            "is \"0a\", and 10.0.0.11 has 0a01; allowed: one length",
         ),
         (
             pool(&two(["0a01", "0a02"]), "443/tcp", ""),
@@ -632,5 +636,19 @@ fn server_ids_of_quic_are_read() {
     ] {
         let errors = check(&text).unwrap_err();
         assert!(errors.contains(said), "{errors}");
+    }
+
+    // Another pool's reals that stand in must not look like the pool's own.
+    let backup = |id: &str| {
+        let text = pool(&two(["0a01", "0a02"]), BOTH, "emergency = \"backup\"\n");
+        let real = real("10.0.0.21", id);
+        format!(
+            "{text}[pool.backup]\nvip = [\"198.51.100.81\"]\nports = [\"{BOTH}\"]\nreals = [{real}]\n"
+        )
+    };
+    assert!(check(&backup("0a03")).is_ok());
+    for id in ["0a02", "0a0201", "0a"] {
+        let errors = check(&backup(id)).unwrap_err();
+        assert!(errors.contains("looks like one of this pool's"), "{errors}");
     }
 }
