@@ -163,4 +163,8 @@ fn root_a_service_that_a_request_ends_is_found() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(": the service has ended"), "{said}");
     assert!(child.wait(Duration::from_secs(5)).unwrap().is_some());
+    // Also when it ends after the script has looked, so that nobody accepts the next case.
+    let (code, said) = fuzz(&mut child, "1", "2");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(": the service has ended"), "{said}");
 }
