@@ -173,7 +173,7 @@ pub(super) fn runner_in(all: &[String]) -> Option<&str> {
         .any(|word| !is_set(word) && !is_option(word));
     let reads_program = |name: &str| {
         let is_program = |word: &&str| word.starts_with("-f") || word.starts_with("--file");
-        is_in(&["awk", "gawk", "mawk", "sed"], name) && words.iter().any(|word| is_program(word))
+        is_in(&["awk", "gawk", "mawk", "sed"], name) && words.iter().any(is_program)
     };
     (0..words.len()).find_map(|n| {
         let is_by_place = n <= first || starts_others;
