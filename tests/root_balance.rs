@@ -4,6 +4,8 @@
 
 #[path = "root_balance/acl.rs"]
 mod acl;
+#[path = "common/bind.rs"]
+mod bind;
 #[path = "root_balance/command.rs"]
 mod command;
 mod common;

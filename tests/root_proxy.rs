@@ -3,18 +3,21 @@
 //! the other family as well. (What the proxy does with single connections:
 //! crates/proxy/tests.)
 
+#[path = "common/bind.rs"]
+mod bind;
 #[path = "root_proxy/choice.rs"]
 mod choice;
 mod common;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
 
+use bind::serve_dns;
 use common::{SILENCE, SOON, Weir, addr, skipped, soon};
 use serde_json::Value;
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
@@ -191,35 +194,6 @@ impl Networks {
 /// Data whose length is no multiple of a buffer's or a segment's.
 fn large() -> Vec<u8> {
     (0..5_000_003u32).map(|n| (n ^ n >> 11) as u8).collect()
-}
-
-fn serve_dns(dir: &std::path::Path, real: &Namespace) -> Child {
-    let config = format!(
-        "options {{ directory \"{}\"; pid-file none; session-keyfile none;\n\
-             listen-on {{ any; }}; listen-on-v6 {{ any; }};\n\
-             recursion no; dnssec-validation no; notify no; }};\n\
-         controls {{ }};\nzone \"test\" {{ type primary; file \"zone\"; }};\n",
-        dir.display()
-    );
-    let zone =
-        "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\nns A 10.1.1.11\nwww A 192.0.2.99\n";
-    fs::write(dir.join("zone"), zone).unwrap();
-    fs::write(dir.join("named.conf"), config).unwrap();
-    let said = dir.join("named.log");
-    let mut command = Command::new("/usr/sbin/named");
-    command
-        .args(["-g", "-n", "1", "-c"])
-        .arg(dir.join("named.conf"));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(&said).unwrap());
-    let named = real.spawn(command).unwrap();
-    soon("named to run", || {
-        let said = fs::read_to_string(&said).unwrap();
-        said.contains(" running").then_some(())
-    });
-    named
 }
 
 struct Flow(TcpStream);

@@ -1,6 +1,7 @@
 //! Reals that are asked at the virtual addresses of their pool.
 
 use super::*;
+use crate::bind::serve_dns;
 
 impl PoolNetwork {
     /// Has a real lose a virtual address, or have it back.
@@ -101,4 +102,67 @@ fn root_a_real_that_does_not_listen_at_a_virtual_address_is_down() {
         VIP.iter().any(|vip| shown.contains(&of(vip))).then_some(())
     });
     assert_eq!(pool(&weir)["live"], 1);
+}
+
+/// A pool of datagrams only is asked by the check's own question.
+#[test]
+fn root_a_name_server_without_a_virtual_address_is_down_by_name() {
+    if skipped(&["nginx", "python3", "named"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let _servers = [0, 1].map(|number| {
+        let dir = segment.dir.path().join(format!("dns-{number}"));
+        fs::create_dir(&dir).unwrap();
+        serve_dns(&dir, &segment.reals[number])
+    });
+    let ports = "\"80/tcp\", \"5353/udp\"";
+    let config = with_check("dns = \"www.test\"").replace(ports, "\"53/udp\"");
+    let weir = Weir::start(&segment.host, &config);
+    live_soon(&weir, 2);
+    for (number, real) in REAL.into_iter().enumerate() {
+        for vip in VIP {
+            segment.change_vip(number, "del", vip);
+            live_soon(&weir, 1);
+            let alerts = weir.json(&["status"])["alerts"].to_string();
+            let why = format!(
+                "pool web does without {real} (no answer at the virtual address {vip}: the real needs it on its loopback interface (weir real-side), and its server has to answer from there)"
+            );
+            assert!(alerts.contains(&why), "{alerts}");
+            segment.change_vip(number, "add", vip);
+            live_soon(&weir, 2);
+        }
+    }
+}
+
+/// A server of datagrams that listens at the real's own address, and not at one of the pool.
+#[test]
+fn root_a_real_without_its_udp_server_at_a_virtual_address_is_down() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let at = |number: usize, address: &str| {
+        let at = SocketAddr::new(addr(address), 5353);
+        UdpServer::start(&segment.reals[number], at).unwrap()
+    };
+    let serve = |number: usize| [REAL[number], VIP[0], VIP[1]].map(|address| at(number, address));
+    let [own, four, six] = serve(0);
+    let mut servers = [Some(four), Some(six)];
+    let _others = (own, serve(1));
+    // A real's kernel sends few "port unreachable" in a second.
+    let check = with_check("udp = \"ping\", require_answer = true")
+        .replace("interval = \"1s\"", "interval = \"2s\"")
+        .replace("\"80/tcp\", ", "");
+    let weir = Weir::start(&segment.host, &check);
+    live_soon(&weir, 2);
+    for (family, vip) in VIP.into_iter().enumerate() {
+        servers[family] = None;
+        live_soon(&weir, 1);
+        let shown = weir.ask(&["pool", "show", "web"]).out;
+        let why = format!("nobody listens at the virtual address {vip}, port 5353");
+        assert!(shown.contains(&why), "{shown}");
+        servers[family] = Some(at(0, vip));
+        live_soon(&weir, 2);
+    }
 }

@@ -25,6 +25,7 @@ use rustix::{
 use super::config::CheckKind;
 use command::Command;
 use dns::Dns;
+pub(super) use dns::query as dns_query;
 use http::Http;
 use tcp::Tcp;
 use udp::Payload;

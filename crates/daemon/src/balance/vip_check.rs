@@ -1,17 +1,18 @@
 //! Whether a real serves the virtual addresses of its pool: behind each check that it
-//! passes at its own address it is asked at them, by a SYN to its link-layer address, as
-//! the packet path sends it those of clients. A real without the address gives no answer.
+//! passes at its own address it is asked at them, by a SYN or the check's datagram to its
+//! link-layer address, as the packet path sends it those of clients. A real without the
+//! address gives no answer.
 //!
 //! The kernel of this host, which may have the virtual address itself, neither sends such
-//! a frame nor takes the answer to it, so both go through packet sockets. Port and sequence
-//! number are drawn anew for each question: nobody who does not see it can answer in a
-//! real's place, and a real that still waits for the end of an earlier one (its RST was
-//! lost) answers all the same.
+//! a frame nor takes the answer to it, so both go through packet sockets. Port and number
+//! are drawn anew for each question: nobody who does not see it can answer in a real's place
+//! (but the answer to a `udp` check, which has no number), and a real that still waits for
+//! the end of an earlier one (its RST was lost) answers all the same.
 
 use std::{
     hash::{BuildHasher, RandomState},
     io,
-    net::IpAddr,
+    net::{IpAddr, UdpSocket},
     os::fd::OwnedFd,
     time::Instant,
 };
@@ -24,6 +25,7 @@ use weir_core::{
 };
 
 use super::{
+    check::dns_query,
     config::{CheckKind, Forward, PoolConfig},
     sources,
 };
@@ -33,7 +35,8 @@ use crate::host::{Interface, InterfaceAddress, Mac};
 const AT_ONCE: usize = 8;
 /// So many frames are read at a time.
 const FRAMES: usize = 4096;
-/// So much of a frame is read: any headers in front of a TCP header.
+/// So much of a frame is read: any headers in front of a TCP header, or those of the packet
+/// that an error quotes.
 const LONGEST: usize = 128;
 /// The ports of this host that ask: above those that Linux gives away.
 const FIRST_PORT: u16 = 61_000;
@@ -44,6 +47,12 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u32 = 6;
+const UDP: u32 = 17;
+const ICMP: u32 = 1;
+const ICMPV6: u32 = 58;
+/// Type and code of "port unreachable" (RFC 792, RFC 4443).
+const UNREACHABLE: u32 = 0x0303;
+const UNREACHABLE_V6: u32 = 0x0104;
 /// linux/filter.h
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_INDEX: u16 = 0x01;
@@ -59,25 +68,47 @@ const RETURN: u16 = 0x06;
 const ACK: u32 = 0x10;
 const SYN_OR_RST: u32 = 0x06;
 
-/// Takes TCP segments to one of the ports that ask which acknowledge a SYN or refuse it,
-/// and nothing else: the kernel asks it of each packet of the family that reaches this
-/// host's stack by the interface.
-fn filter(ethertype: u16) -> [SockFilter; 11] {
+/// Takes what may answer one of the ports that ask, and nothing else: TCP segments which
+/// acknowledge a SYN or refuse it, datagrams, and "port unreachable". The kernel asks it of
+/// each packet of the family that reaches this host's stack by the interface.
+fn filter(ethertype: u16) -> [SockFilter; 19] {
     let l3 = ETHERNET as u32;
-    let (protocol, header) = match ethertype {
-        ETHERTYPE_IPV4 => (l3 + 9, SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, l3)),
-        _ => (l3 + 6, SockFilter::new(LOAD_INDEX, 0, 0, 40)),
+    let is_ipv4 = ethertype == ETHERTYPE_IPV4;
+    let (protocol, header, icmp, unreachable) = match is_ipv4 {
+        true => (
+            l3 + 9,
+            SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, l3),
+            ICMP,
+            UNREACHABLE,
+        ),
+        false => (
+            l3 + 6,
+            SockFilter::new(LOAD_INDEX, 0, 0, 40),
+            ICMPV6,
+            UNREACHABLE_V6,
+        ),
     };
+    let port = || SockFilter::new(LOAD_HALF_BEHIND, 0, 0, l3 + 2);
     [
-        SockFilter::new(LOAD_BYTE, 0, 0, protocol),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 8, TCP),
         header,
-        SockFilter::new(LOAD_HALF_BEHIND, 0, 0, l3 + 2),
-        SockFilter::new(JUMP_IF_NOT_BELOW, 0, 5, FIRST_PORT.into()),
-        SockFilter::new(JUMP_IF_ABOVE, 4, 0, LAST_PORT.into()),
+        SockFilter::new(LOAD_BYTE, 0, 0, protocol),
+        // To the datagrams.
+        SockFilter::new(JUMP_IF_EQUAL, 0, 7, TCP),
+        port(),
+        SockFilter::new(JUMP_IF_NOT_BELOW, 0, 13, FIRST_PORT.into()),
+        SockFilter::new(JUMP_IF_ABOVE, 12, 0, LAST_PORT.into()),
         SockFilter::new(LOAD_BYTE_BEHIND, 0, 0, l3 + 13),
-        SockFilter::new(JUMP_IF_ANY_BIT, 0, 2, ACK),
-        SockFilter::new(JUMP_IF_ANY_BIT, 0, 1, SYN_OR_RST),
+        SockFilter::new(JUMP_IF_ANY_BIT, 0, 10, ACK),
+        SockFilter::new(JUMP_IF_ANY_BIT, 0, 9, SYN_OR_RST),
+        SockFilter::new(RETURN, 0, 0, LONGEST as u32),
+        // Datagrams; else to the errors.
+        SockFilter::new(JUMP_IF_EQUAL, 0, 3, UDP),
+        port(),
+        SockFilter::new(JUMP_IF_NOT_BELOW, 0, 5, FIRST_PORT.into()),
+        SockFilter::new(JUMP_IF_ABOVE, 4, 3, LAST_PORT.into()),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 3, icmp),
+        SockFilter::new(LOAD_HALF_BEHIND, 0, 0, l3),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, unreachable),
         SockFilter::new(RETURN, 0, 0, LONGEST as u32),
         SockFilter::new(RETURN, 0, 0, 0),
     ]
@@ -156,7 +187,7 @@ impl VipAsker {
                 let Some(answer) = probe::read(&frame[..len]) else {
                     continue;
                 };
-                if answer.is_open {
+                if answer.is_open && answer.question.protocol == Transport::Tcp {
                     // Lost, the real gives up by itself within a minute.
                     let _ = self.send(&probe::reset(&answer.question), answer.question.vip);
                 }
@@ -166,7 +197,7 @@ impl VipAsker {
         answers
     }
 
-    fn question(&mut self, real: Mac, source: IpAddr, vip: IpAddr, port: u16) -> Question {
+    fn question(&mut self, real: Mac, source: IpAddr, vip: IpAddr, by: &By<'_>) -> Question {
         self.asked += 1;
         let drawn = self.numbers.hash_one(self.asked);
         let ports = u64::from(LAST_PORT - FIRST_PORT + 1);
@@ -174,20 +205,81 @@ impl VipAsker {
             source_mac: self.interface.mac,
             real,
             source,
+            protocol: by.protocol(),
             source_port: FIRST_PORT + ((drawn >> 32) % ports) as u16,
             vip,
-            port,
-            number: drawn as u32,
+            port: by.port,
+            number: match by.asks {
+                Asks::Syn { .. } => drawn as u32,
+                Asks::Name(_) => (drawn as u32 & 0xffff).max(1),
+                Asks::Payload(_) => 0,
+            },
         }
+    }
+}
+
+/// How a real is asked.
+#[derive(Clone, Copy)]
+enum Asks<'a> {
+    /// By a SYN. Where a check has just found the port open at the real's own address it
+    /// must be open.
+    Syn { must_be_open: bool },
+    /// For the addresses of this name, by DNS.
+    Name(&'a str),
+    /// By this datagram, which any other answers.
+    Payload(&'a str),
+}
+
+/// How a real is asked, and at which port.
+#[derive(Clone, Copy)]
+struct By<'a> {
+    port: u16,
+    asks: Asks<'a>,
+}
+
+impl By<'_> {
+    fn protocol(&self) -> Transport {
+        match self.asks {
+            Asks::Syn { .. } => Transport::Tcp,
+            Asks::Name(_) | Asks::Payload(_) => Transport::Udp,
+        }
+    }
+
+    fn frame(&self, question: &Question) -> Vec<u8> {
+        match self.asks {
+            Asks::Syn { .. } => probe::syn(question),
+            Asks::Name(name) => probe::datagram(question, &dns_query(question.number as u16, name)),
+            Asks::Payload(text) => probe::datagram(question, text.as_bytes()),
+        }
+    }
+}
+
+/// A question that was asked.
+struct AskedAt {
+    question: Question,
+    frame: Vec<u8>,
+    is_answered: bool,
+    /// Has the port of a datagram, so that the kernel does not refuse the answer, which it
+    /// would tell the virtual address.
+    _holds_port: Option<UdpSocket>,
+}
+
+impl AskedAt {
+    fn is_answered_by(&self, answer: &Answer) -> bool {
+        let of = |question: &Question| (question.protocol, question.vip, question.source_port);
+        // An error tells no number, nor does the answer to a datagram that has none.
+        let is_unnumbered = self.question.protocol == Transport::Udp
+            && (!answer.is_open || self.question.number == 0);
+        of(&self.question) == of(&answer.question)
+            && self.question.port == answer.question.port
+            && (is_unnumbered || self.question.number == answer.question.number)
     }
 }
 
 /// A real that is being asked.
 pub(super) struct VipCheck {
-    /// The questions, and whether each was answered.
-    asked: Vec<(Question, bool)>,
-    /// Whether the port must be open: a check has just found it so at the real's own
-    /// address.
+    asked: Vec<AskedAt>,
+    /// Whether a port that is closed is as bad as silence.
     must_be_open: bool,
     refused: Option<IpAddr>,
     /// The time at which those that have not answered are asked once more.
@@ -197,8 +289,8 @@ pub(super) struct VipCheck {
 
 impl VipCheck {
     /// Asks a real at the virtual addresses of its pool, from the `turn`th on. `None`:
-    /// there is nothing to ask. The pool is not on the segment, has no TCP port, or this
-    /// host no address of its own to ask from.
+    /// there is nothing to ask. The pool is not on the segment, has no TCP port and no check
+    /// by a datagram that is answered, or this host no address of its own to ask from.
     pub(super) fn begin(
         pool: &PoolConfig,
         (address, mac): (IpAddr, Mac),
@@ -209,7 +301,7 @@ impl VipCheck {
         if !pool.asks_vips() {
             return None;
         }
-        let (port, must_be_open) = port(pool)?;
+        let by = way(pool)?;
         let count = pool.vips.len();
         let next = (0..count.min(AT_ONCE)).map(|n| pool.vips[(turn + n) % count]);
         // The address that the real has just answered to, where it is of the family.
@@ -219,13 +311,27 @@ impl VipCheck {
         };
         let asked: Vec<_> = next
             .filter_map(|vip| Some((vip, source(vip)?)))
-            .map(|(vip, source)| (asker.question(mac, source, vip, port), false))
+            .map(|(vip, source)| {
+                let question = asker.question(mac, source, vip, &by);
+                let holds = || UdpSocket::bind((source, question.source_port)).ok();
+                AskedAt {
+                    frame: by.frame(&question),
+                    is_answered: false,
+                    _holds_port: (by.protocol() == Transport::Udp).then(holds).flatten(),
+                    question,
+                }
+            })
             .collect();
         let now = Instant::now();
         let timeout = pool.check.timeout;
         let check = Self {
             asked,
-            must_be_open,
+            must_be_open: !matches!(
+                by.asks,
+                Asks::Syn {
+                    must_be_open: false
+                }
+            ),
             refused: None,
             again: Some(now + timeout / 2),
             until: now + timeout,
@@ -240,8 +346,11 @@ impl VipCheck {
 
     /// A frame that cannot be sent is one that is not answered.
     fn ask(&self, asker: &VipAsker) {
-        for (question, _) in self.asked.iter().filter(|(_, is_answered)| !is_answered) {
-            if let Err(error) = asker.send(&probe::syn(question), question.vip) {
+        for AskedAt {
+            question, frame, ..
+        } in self.asked.iter().filter(|asked| !asked.is_answered)
+        {
+            if let Err(error) = asker.send(frame, question.vip) {
                 tracing::debug!("cannot ask at {}: {error}", question.vip);
             }
         }
@@ -254,33 +363,33 @@ impl VipCheck {
         asker: &VipAsker,
     ) -> Option<Result<(), String>> {
         for answer in answers {
-            let of = |question: &Question| (question.vip, question.source_port, question.number);
-            let found = self
-                .asked
-                .iter_mut()
-                .find(|(asked, _)| of(asked) == of(&answer.question));
-            let Some((question, is_answered)) = found else {
+            let mut asked = self.asked.iter_mut();
+            let Some(asked) = asked.find(|asked| asked.is_answered_by(answer)) else {
                 continue;
             };
-            *is_answered = true;
+            asked.is_answered = true;
             if !answer.is_open && self.must_be_open {
-                self.refused = Some(question.vip);
+                self.refused = Some(asked.question.vip);
             }
         }
-        let port = self.asked.first().map_or(0, |(question, _)| question.port);
+        let port = self.asked.first().map_or(0, |asked| asked.question.port);
         if let Some(vip) = self.refused {
             return Some(Err(format!(
                 "nobody listens at the virtual address {vip}, port {port}"
             )));
         }
-        let silent = self.asked.iter().find(|(_, is_answered)| !is_answered);
-        let Some((question, _)) = silent else {
+        let silent = self.asked.iter().find(|asked| !asked.is_answered);
+        let Some(AskedAt { question, .. }) = silent else {
             return Some(Ok(()));
         };
         let now = Instant::now();
         if now >= self.until {
+            let server = match question.protocol {
+                Transport::Udp => ", and its server has to answer from there",
+                _ => "",
+            };
             return Some(Err(format!(
-                "no answer at the virtual address {}: the real needs it on its loopback interface (weir real-side)",
+                "no answer at the virtual address {}: the real needs it on its loopback interface (weir real-side){server}",
                 question.vip
             )));
         }
@@ -299,16 +408,32 @@ impl PoolConfig {
     }
 }
 
-/// The port at which a real is asked, and whether it must be open there: that which the
-/// check asks, if clients are sent to it, or else the pool's first TCP port.
-fn port(pool: &PoolConfig) -> Option<(u16, bool)> {
-    let mut ports = pool.ports.iter();
-    let is_checked = matches!(pool.check.kind, CheckKind::Tcp | CheckKind::Http(_))
-        && ports.any(|one| *one == (Transport::Tcp, pool.check.port));
-    let mut tcp = pool.ports.iter();
-    let first = tcp.find(|(protocol, _)| *protocol == Transport::Tcp);
-    match is_checked {
-        true => Some((pool.check.port, true)),
-        false => first.map(|(_, port)| (*port, false)),
-    }
+/// How a real is asked: as the check asks, at its port, if clients are sent to that and an
+/// answer can be told from silence, or else by a SYN at the pool's first TCP port.
+fn way(pool: &PoolConfig) -> Option<By<'_>> {
+    let checked = pool.check.port;
+    let at = |protocol| pool.ports.contains(&(protocol, checked));
+    let asks = match &pool.check.kind {
+        CheckKind::Tcp | CheckKind::Http(_) if at(Transport::Tcp) => {
+            Asks::Syn { must_be_open: true }
+        }
+        CheckKind::Dns(name) if at(Transport::Udp) => Asks::Name(name),
+        CheckKind::Udp(config) if config.require_answer && at(Transport::Udp) => {
+            Asks::Payload(&config.payload)
+        }
+        _ => {
+            let mut ports = pool.ports.iter();
+            let (_, port) = ports.find(|(protocol, _)| *protocol == Transport::Tcp)?;
+            return Some(By {
+                port: *port,
+                asks: Asks::Syn {
+                    must_be_open: false,
+                },
+            });
+        }
+    };
+    Some(By {
+        port: checked,
+        asks,
+    })
 }

@@ -42,9 +42,9 @@ impl Dns {
     }
 }
 
-/// Asks for the IPv4 addresses of a name, which is ASCII and of labels up to 63 bytes. A
-/// name that has only IPv6 ones is no error.
-fn query(id: u16, name: &str) -> Vec<u8> {
+/// Asks by this ID for the IPv4 addresses of a name, which is ASCII and of labels up to 63
+/// bytes. A name that has only IPv6 ones is no error.
+pub(in crate::balance) fn query(id: u16, name: &str) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
     // Recursion desired; one question.
     let mut query = vec![high, low, 0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0];
