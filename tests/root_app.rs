@@ -227,3 +227,39 @@ fn root_other_ways_to_send_are_closed_and_rules_hold_for_what_is_connected() {
     });
     drop(server);
 }
+
+/// The kernel takes its own address for none (0.0.0.0, ::): the rules are asked about that.
+#[test]
+fn root_an_address_that_is_none_is_the_one_that_the_kernel_takes() {
+    let loopback = "to = [\"127.0.0.0/8\", \"::1\"]\n";
+    let denies = format!("default = \"allow\"\n[app.rules.own]\nverdict = \"reject\"\n{loopback}");
+    let Some(host) = TestHost::new("nobody", &denies) else {
+        return;
+    };
+    let none = ["0.0.0.0", "::", "::ffff:0.0.0.0"];
+    for address in none {
+        assert_eq!(
+            host.connects(address).trim(),
+            "PermissionError",
+            "{address}"
+        );
+    }
+    host.configure(&format!(
+        "default = \"reject\"\nunknown = \"drop\"\n[app.rules.own]\nverdict = \"allow\"\nexe = \"{}\"\n{loopback}",
+        app_host::sha256("/usr/bin/python3")
+    ));
+    host.host.done(&["reload"]);
+    for address in none {
+        soon("python to be known", || {
+            (host.connects(address).trim() == "connected").then_some(())
+        });
+    }
+    // Bound to another address of this host, that one is the peer.
+    host.space
+        .run("ip", &["addr", "add", "192.0.2.9/32", "dev", "lo"])
+        .unwrap();
+    let told = host.python(
+        "import socket\ns = socket.socket(); s.bind(('192.0.2.9', 0))\ntry: s.connect(('0.0.0.0', 8080)); print('connected')\nexcept OSError as e: print(type(e).__name__)",
+    );
+    assert_eq!(told.trim(), "PermissionError");
+}

@@ -246,3 +246,54 @@ fn root_without_cap_sys_admin_connections_of_the_own_namespace_are_closed() {
         (rules[0]["dropped"].as_u64() > Some(2)).then_some(())
     });
 }
+
+/// Rules that are the first to be about users: two programs that were one until then are
+/// told apart at once, and connections of the one that may go on are not ended.
+#[test]
+fn root_a_reload_that_names_users_tells_apart_who_was_the_same() {
+    let start = rules(&[("all", "allow", PYTHON)]);
+    let Some(host) = TestHost::new("users", &start) else {
+        return;
+    };
+    let (_server, _lines) = serve(&host);
+    let own = host.cgroup.join("cgroup.procs");
+    let enter = format!(
+        "echo 0 > {} && exec setpriv --reuid=4711 --clear-groups \"$@\"",
+        own.display()
+    );
+    for (denied, roots) in [("4711", true), ("0", false)] {
+        reload(&host, &start);
+        // Who is cut off waits for nothing but its peer.
+        let more = |goes_on: bool| if goes_on { &["then"][..] } else { &[] };
+        let mut root = client(&host, PYTHON, "tcp", "127.0.0.1", more(roots));
+        // Looked at after root's, whose it was to the rules so far.
+        let words = [
+            "sh", "-c", &enter, "sh", PYTHON, "-c", CLIENT, "tcp", "::1", "7007",
+        ];
+        let words = [&words[..], more(!roots)].concat();
+        let mut user = host.begin(&words);
+        assert_eq!(user.line(), "answer b'before\\n'");
+        let denies = format!(
+            "[app.rules.a]\nverdict = \"reject\"\nexe = \"{}\"\nuser = \"{denied}\"\n",
+            sha256(PYTHON)
+        );
+        reload(
+            &host,
+            &start.replacen("[app.rules.all]", &format!("{denies}[app.rules.all]"), 1),
+        );
+        let (allowed, revoked) = match roots {
+            true => (&mut root, &mut user),
+            false => (&mut user, &mut root),
+        };
+        assert_eq!(revoked.line(), "ConnectionAbortedError", "{denied}");
+        allowed.go_on();
+        assert_eq!(allowed.line(), "answer b'after\\n'", "{denied}");
+        let new = host.connects("127.0.0.1");
+        let expected = if roots {
+            "connected"
+        } else {
+            "PermissionError"
+        };
+        assert_eq!(new.trim(), expected, "{denied}");
+    }
+}

@@ -167,3 +167,43 @@ fn root_a_name_without_an_address_is_told_and_holds_for_nobody() {
         (host.curl("192.0.2.80") == "200").then_some(())
     });
 }
+
+/// What a rule with a name allows goes on while weir is restarted, and while a reload is
+/// refused that would have taken the name away.
+#[test]
+fn root_connections_to_a_name_outlive_a_restart() {
+    const PYTHON: &str = "/usr/bin/python3";
+    let rules = curl_to("web.test").replace(&sha256("/usr/bin/curl"), &sha256(PYTHON));
+    let zone = "web.test 192.0.2.80 2001:db8::80\n";
+    let Some((mut host, _beside)) = start("restart", &rules, zone) else {
+        return;
+    };
+    let script = "import socket, sys\n\
+         s = socket.create_connection((sys.argv[1], 8080), 20); print('connected', flush=True)\n\
+         sys.stdin.readline()\n\
+         try: s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(12), flush=True)\n\
+         except OSError as e: print(type(e).__name__, flush=True)\n";
+    for address in WEB {
+        soon("python to be known", || {
+            (host.connects(address).trim() == "connected").then_some(())
+        });
+    }
+    let mut clients = WEB.map(|address| host.begin(&[PYTHON, "-c", script, address]));
+    for client in &mut clients {
+        assert_eq!(client.line(), "connected");
+    }
+    host.host.end("KILL");
+    host.host.start();
+    // Without the name, and with a mistake.
+    host.configure("default = \"drop\"\nunknown = \"drop\"\n[app.rules.no]\nverdict = \"never\"\n");
+    assert_ne!(host.host.ask(&["reload"]).0, Some(0));
+    host.configure(&rules);
+    host.host.done(&["reload"]);
+    // Longer than connections are gone through.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    for client in &mut clients {
+        client.go_on();
+        assert_eq!(client.line(), "b'HTTP/1.0 200'");
+    }
+    assert_eq!(host.host.json(&["app", "list"])["cut"], 0);
+}

@@ -277,3 +277,40 @@ fn root_events_that_find_no_room_are_counted_and_told() {
         (!host.host.alerts().contains("app:events")).then_some(())
     });
 }
+
+/// What comes in, which anybody can send, leaves room for questions about programs.
+#[test]
+fn root_a_flood_of_denied_packets_leaves_room_for_what_programs_do() {
+    let Some(host) = TestHost::new("flood", &allow(&["/usr/bin/curl"])) else {
+        return;
+    };
+    let serve = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 9999)); print('ready', flush=True)\nimport sys; sys.stdin.readline()";
+    let mut server = host.begin(&[PYTHON, "-c", serve]);
+    assert_eq!(server.line(), "ready");
+    soon("python to be known, and refused", || {
+        (host.connects("127.0.0.1").trim() == "PermissionError").then_some(())
+    });
+    host.host.signal("STOP");
+    // Each of another port, which is another flow; not of the control group.
+    let flood = "import socket\nfor i in range(12000):\n s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('127.0.0.1', 9999)); s.close()";
+    host.space.run(PYTHON, &["-c", flood]).unwrap();
+    let told = host.python(
+        "import socket\nfor i in range(500):\n s = socket.socket()\n try: s.connect(('127.0.0.1', 8080))\n except PermissionError: pass\n s.close()\nprint('done')",
+    );
+    host.host.signal("CONT");
+    assert_eq!(told.trim(), "done");
+    let alert = soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("app:untold").then_some(alerts)
+    });
+    assert!(alert.contains("counted and not told"), "{alert}");
+    assert!(!alert.contains("app:events"), "{alert}");
+    soon("the alert to end", || {
+        (!host.host.alerts().contains("app:untold")).then_some(())
+    });
+    let metrics = host.host.done(&["metrics"]);
+    assert!(
+        metrics.contains("weir_app_lost_events_total 0"),
+        "{metrics}"
+    );
+}

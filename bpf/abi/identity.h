@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 3
+#define IDENT_ABI 4
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -28,6 +28,9 @@
 /* Networks of all rules, of two policies: the next one is written beside the last. */
 #define IDENT_NETWORKS 1048576
 #define IDENT_RING     524288
+/* Bytes of the ring that what comes in may fill, which anybody can send: the rest is for
+ * questions about programs, and for what these do. */
+#define IDENT_RING_IN 262144
 /* Each unknown identity is asked about once in so many nanoseconds. */
 #define IDENT_ASK_NS 200000000
 /* A walk over the mappings that meets a writer is tried again so often. */
@@ -163,6 +166,8 @@ struct ident_holder {
 /* What is known of a socket. */
 struct ident_socket {
 	__u64 space; /* of the last sender that was checked */
+	__u64 life;  /* which process that is, and which of its programs: the kernel gives
+		      * the space of one that has ended to others */
 	__u64 cgroup;
 	__u64 netns;
 	struct ident_key pending;
@@ -275,6 +280,7 @@ enum ident_count {
 	IDENT_C_LOST,	 /* events that found the ring full */
 	IDENT_C_ADOPTED, /* sockets that were there before */
 	IDENT_C_CUT,	 /* connections that were ended */
+	IDENT_C_UNTOLD,	 /* events about what comes in that found their part full */
 	IDENT_C_MAX,
 };
 
@@ -284,7 +290,7 @@ _Static_assert(sizeof(struct ident_control) == 336, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_executable) == 520, "abi");
-_Static_assert(sizeof(struct ident_socket) == 176, "abi");
+_Static_assert(sizeof(struct ident_socket) == 184, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
 _Static_assert(sizeof(struct ident_event) == 144, "abi");

@@ -75,11 +75,12 @@ static __always_inline int cut_tcp(struct sock_common *sk)
 	if (is_judged) {
 		found = socket->verdict | socket->rule << 8;
 	} else {
+		/* Before the rules are asked: what older ones say is asked again. */
+		socket->epoch = *(volatile __u32 *)&control->epoch;
 		found = decide_as(socket, &about, control, before,
 				  is_new ? IDENT_EV_DENIED : IDENT_EV_CUT);
 		socket->verdict = found & 0xff;
 		socket->rule = found >> 8;
-		socket->epoch = control->epoch;
 	}
 	if (!is_denied(found & 0xff))
 		return 0;

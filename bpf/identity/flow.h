@@ -24,7 +24,8 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 				   enum ident_event_kind denial)
 {
 	struct ident_flow fresh = {}, *flow;
-	__u32 found, changes, before = 0, epoch = control->epoch;
+	__u32 found, changes, before = 0;
+	__u32 epoch = *(volatile __u32 *)&control->epoch;
 	int is_resolved;
 
 	changes = socket->changes;

@@ -83,6 +83,28 @@ int weir_app_create(struct bpf_sock *ctx)
 	return deny(control, found, IDENT_C_REFUSED);
 }
 
+/* For an address that is none, such as 0.0.0.0, the one that the kernel will take: the
+ * socket's own if it has one, or else loopback (RFC 1122 3.2.1.3 allows it nowhere). */
+static __always_inline void name_unspecified(struct bpf_sock_addr *ctx, __u8 peer[16],
+					     const int v6)
+{
+	__u32 *words = (__u32 *)peer;
+	__u32 v4 = !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+
+	if (v4) {
+		words[3] = ctx->sk->src_ip4 ? ctx->sk->src_ip4 : bpf_htonl(0x7f000001);
+		return;
+	}
+	if (!v6)
+		return;
+	words[0] = ctx->sk->src_ip6[0];
+	words[1] = ctx->sk->src_ip6[1];
+	words[2] = ctx->sk->src_ip6[2];
+	words[3] = ctx->sk->src_ip6[3];
+	if (!(words[0] | words[1] | words[2] | words[3]))
+		words[3] = bpf_htonl(1);
+}
+
 /* 1: may connect there. Datagrams are judged one by one, for the peer may have sent
  * first. */
 static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
@@ -91,6 +113,7 @@ static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
 	struct ident_socket *socket;
 	struct ident_case about = {.protocol = IDENT_TCP, .direction = IDENT_OUT};
 	__u32 found;
+	int is_nobody;
 
 	if (!control || !ctx->sk)
 		return 1;
@@ -106,16 +129,23 @@ static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
 		words[1] = ctx->user_ip6[1];
 		words[2] = ctx->user_ip6[2];
 		words[3] = ctx->user_ip6[3];
+		is_nobody = !words[0] && !words[1] && !words[3] &&
+			    (!words[2] || words[2] == bpf_htonl(0xffff));
 	} else {
 		map_v4(about.peer, ctx->user_ip4);
+		is_nobody = !ctx->user_ip4;
 	}
+	if (is_nobody)
+		name_unspecified(ctx, about.peer, v6);
 	about.port = bpf_ntohs(ctx->user_port);
 	about.has_port = 1;
+	/* Before the rules are asked: what older ones say is asked of the newer. To which
+	 * address it is, if to none, the kernel says in the first segment. */
+	socket->epoch = is_nobody ? 0 : *(volatile __u32 *)&control->epoch;
 	found = decide(socket, &about, control, 0);
 	socket->direction = IDENT_OUT;
 	socket->verdict = found & 0xff;
 	socket->rule = found >> 8;
-	socket->epoch = control->epoch;
 	if (is_pass(found & 0xff) || (found & 0xff) == IDENT_PENDING)
 		return 1;
 	return deny(control, found, IDENT_C_REFUSED);
@@ -202,7 +232,7 @@ static __noinline int judge_tcp(struct __sk_buff *skb, struct ident_socket *sock
 				const struct ident_control *control, int out, int listens)
 {
 	struct ident_case about = {.protocol = IDENT_TCP};
-	__u32 found, before = 0, epoch = control->epoch;
+	__u32 found, before = 0, epoch = *(volatile __u32 *)&control->epoch;
 	__u16 own = 0;
 
 	/* Of who asks to connect it was decided when it came in. */

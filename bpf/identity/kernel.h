@@ -85,6 +85,9 @@ struct task_struct {
 	struct css_set *cgroups;
 	struct nsproxy *nsproxy;
 	char comm[16];
+	struct task_struct *group_leader;
+	__u64 start_boottime;
+	__u64 self_exec_id;
 };
 
 struct ns_common {

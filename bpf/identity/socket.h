@@ -12,11 +12,17 @@ static __always_inline void tell(const struct ident_socket *socket,
 				 const struct ident_case *about, __u32 found,
 				 const struct ident_key *key)
 {
-	struct ident_event *event = bpf_ringbuf_reserve(&ident_events, sizeof(*event), 0);
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct ident_control *control = control_get();
+	struct ident_event *event;
 	int i;
 
+	if (about && about->direction == IDENT_IN && kind != IDENT_EV_CUT &&
+	    bpf_ringbuf_query(&ident_events, BPF_RB_AVAIL_DATA) > IDENT_RING_IN) {
+		count(IDENT_C_UNTOLD);
+		return;
+	}
+	event = bpf_ringbuf_reserve(&ident_events, sizeof(*event), 0);
 	if (!event) {
 		count(IDENT_C_LOST);
 		return;
@@ -104,6 +110,13 @@ static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 	}
 }
 
+/* One run of a program: of a process, and of what it has become by exec. */
+static __always_inline __u64 life_of(struct task_struct *task)
+{
+	return task->group_leader->start_boottime +
+	       task->self_exec_id * 0x9e3779b97f4a7c15ULL;
+}
+
 /* This process uses the socket. Nothing but a few comparisons if it is the one that did
  * so last, and as it was then. Who is no process (a thread of the kernel) is left out. */
 static __noinline void note_holder(struct ident_socket *socket, struct task_struct *task,
@@ -123,7 +136,7 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	if (flags & IDENT_BY_CGROUP)
 		cgroup = cgroup_of(task);
 	if (socket->space == (__u64)mm && socket->sequence == sequence &&
-	    socket->noted == control->epoch &&
+	    socket->life == life_of(task) && socket->noted == control->epoch &&
 	    !(flags & IDENT_BY_UID && socket->uid != uid) &&
 	    !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup))
 		return;
@@ -164,6 +177,7 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	}
 	socket->sequence = sequence;
 	socket->noted = control->epoch;
+	socket->life = life_of(task);
 	socket->space = (__u64)mm;
 }
 

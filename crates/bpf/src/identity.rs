@@ -172,6 +172,8 @@ pub struct IdentityCounts {
     pub adopted: u64,
     /// Connections that were ended because the rules allow them no longer.
     pub cut: u64,
+    /// Events about what comes in that found their part of the ring full.
+    pub untold: u64,
 }
 
 /// What one rule has decided.
@@ -359,7 +361,9 @@ impl Identity {
         for (key, bits) in executables {
             self.write_executable(*key, bits, bank, generation)?;
         }
+        // The whole before its number: it is copied word by word, beside packets.
         control.policies[bank] = raw;
+        self.put_control(&control)?;
         control.epoch = epoch;
         self.put_control(&control)?;
         forget_over();
@@ -589,6 +593,7 @@ impl Identity {
             lost: read(abi::IDENT_C_LOST)?,
             adopted: read(abi::IDENT_C_ADOPTED)?,
             cut: read(abi::IDENT_C_CUT)?,
+            untold: read(abi::IDENT_C_UNTOLD)?,
         })
     }
 

@@ -79,7 +79,7 @@ pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{State, policy_of};
+use state::{State, asks_package, policy_of};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -102,6 +102,11 @@ const ABOUT_REPLACED: &str = "app:replaced";
 const ABOUT_NAMES: &str = "app:names";
 const ABOUT_CUT: &str = "app:cut";
 const ABOUT_QUESTIONS: &str = "app:questions";
+const ABOUT_UNTOLD: &str = "app:untold";
+
+/// So long names of rules are waited for before the rules come into force: until there is an
+/// answer they hold for nobody.
+const FIRST_ANSWERS: Duration = Duration::from_secs(3);
 
 /// Why rules about programs are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -259,6 +264,7 @@ impl Apps {
                 ABOUT_NAMES,
                 ABOUT_CUT,
                 ABOUT_QUESTIONS,
+                ABOUT_UNTOLD,
             ] {
                 self.alerts.clear(about);
             }
@@ -270,6 +276,7 @@ impl Apps {
         }
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
         self.names.follow(config.names(), &config.private_names);
+        self.names.wait(FIRST_ANSWERS);
         let asks = config.prompt_timeout.is_some();
         let answers = match &*state {
             Some(state) if state.cgroup == cgroup && asks => state.prompts.rules(),
@@ -280,7 +287,7 @@ impl Apps {
             Some(state) if state.cgroup == cgroup => {
                 state.config = config.clone();
                 state.observe = observe;
-                state.put(policy, made_of)?;
+                state.put_anew(policy, made_of)?;
                 if !asks {
                     state.prompts = Prompts::default();
                 }
@@ -422,6 +429,9 @@ impl Apps {
             swept: begun,
             followed: begun,
             lost: 0,
+            untold: 0,
+            look_until: None,
+            reads_packages: asks_package(&policy),
         };
         // What the kernel tells them apart by is the policy's: so that twice. Between the
         // two whoever is not known is what `unknown` says.
@@ -439,7 +449,8 @@ impl Apps {
             config.rules.len(),
             begun.elapsed().as_millis()
         );
-        state.lost = state.identity.counts()?.lost;
+        let counts = state.identity.counts()?;
+        (state.lost, state.untold) = (counts.lost, counts.untold);
         Ok(state)
     }
 
@@ -470,7 +481,10 @@ impl Apps {
             }
             let Some(reader) = &events else { continue };
             match reader.read(WAIT) {
-                Ok(read) => read.iter().for_each(|event| self.hear(event)),
+                Ok(read) => read.iter().for_each(|event| {
+                    pulse.beat();
+                    self.hear(event);
+                }),
                 Err(error) => {
                     self.alerts.raise(ABOUT_EVENTS, error.to_string());
                     thread::sleep(FOLLOW);
@@ -594,7 +608,18 @@ impl Apps {
             }
             self.alert_unresolved(&state.policy);
         }
-        let lost = state.identity.counts()?.lost;
+        let counts = state.identity.counts()?;
+        match counts.untold == std::mem::replace(&mut state.untold, counts.untold) {
+            true => self.alerts.clear(ABOUT_UNTOLD),
+            false => self.alerts.raise(
+                ABOUT_UNTOLD,
+                format!(
+                    "{} events about incoming connections were counted and not told: more come in than can be told one by one",
+                    counts.untold
+                ),
+            ),
+        }
+        let lost = counts.lost;
         if lost != state.lost {
             // Whom an event would have been about is asked about again, or found here.
             state.lost = lost;
@@ -646,6 +671,10 @@ impl Apps {
 
     /// Ends connections that the rules, which are in force, allow no longer.
     fn cut_revoked(&self, state: &mut State) {
+        // Rules with a name may allow them as soon as its addresses are known.
+        if self.names.has_unanswered() && state.cuts.put_off() {
+            return;
+        }
         match state.cuts.cut_revoked(&state.identity) {
             None => (),
             Some(Ok(())) => self.alerts.clear(ABOUT_CUT),

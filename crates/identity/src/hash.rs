@@ -182,8 +182,11 @@ pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
     })
 }
 
-/// File systems whose content others hold: what is read is what they say at that moment.
-fn mutable_kind(file: &File) -> Option<&'static str> {
+/// The kind of a file's file system, if others hold its content: what is read is what they
+/// say at that moment.
+///
+/// Asks nothing of whoever holds it.
+pub fn mutable_kind(file: &File) -> Option<&'static str> {
     let stat = rustix::fs::fstatfs(file).ok()?;
     kind_of(stat.f_type as u32)
 }

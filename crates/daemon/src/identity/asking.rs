@@ -96,10 +96,15 @@ impl State {
 }
 
 impl Apps {
-    /// The questions that are open, the oldest first; `None`: there is no `[app]`.
-    pub fn questions(&self) -> Option<Vec<Question>> {
+    /// The questions that are open, the oldest first.
+    ///
+    /// # Errors
+    /// Nobody is asked.
+    pub fn questions(&self) -> Result<Vec<Question>, AnswerError> {
         let guard = self.state();
-        Some(guard.as_ref()?.prompts.questions().to_vec())
+        let asks = |state: &&State| state.config.prompt_timeout.is_some();
+        let state = guard.as_ref().filter(asks).ok_or(AnswerError::NoPrompt)?;
+        Ok(state.prompts.questions().to_vec())
     }
 
     /// Answers a question: the program may, or may not. `asked`: when the question was

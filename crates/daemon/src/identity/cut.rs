@@ -18,6 +18,8 @@ use crate::instance::may_enter_namespaces;
 /// After a change of the rules connections are gone through for so long, once a second: of
 /// some it is found meanwhile who holds them.
 const GO_THROUGH: Duration = Duration::from_secs(5);
+/// Connections are spared for so long while names in rules have no answer yet.
+const PUT_OFF: Duration = Duration::from_secs(60);
 /// Network namespaces that are gone through, at most.
 const MAX_NAMESPACES: usize = 4096;
 
@@ -27,13 +29,24 @@ const KERNEL: &str = "connections when the rules no longer allow them: they carr
 /// Until when connections are gone through.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
+    since: Option<Instant>,
     until: Option<Instant>,
 }
 
 impl Cuts {
     /// The rules are others.
     pub(super) fn begin(&mut self) {
-        self.until = Some(Instant::now() + GO_THROUGH);
+        let now = Instant::now();
+        (self.since, self.until) = (Some(now), Some(now + GO_THROUGH));
+    }
+
+    /// Goes through connections later; false: that has been put off for long enough.
+    pub(super) fn put_off(&mut self) -> bool {
+        let is_soon = self.since.is_some_and(|since| since.elapsed() < PUT_OFF);
+        if is_soon {
+            self.until = Some(Instant::now() + GO_THROUGH);
+        }
+        is_soon
     }
 
     /// What is not ended here, in the words of `weir status`.
@@ -52,7 +65,7 @@ impl Cuts {
     ) -> Option<Result<(), weir_bpf::Error>> {
         let until = self.until?;
         if Instant::now() > until {
-            self.until = None;
+            (self.since, self.until) = (None, None);
         }
         Some(cut_everywhere(identity))
     }

@@ -24,6 +24,13 @@ const REFRESH: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
 /// An address holds for so long after it was in an answer last.
 const KEEP: Duration = Duration::from_secs(3600);
+/// What is known of a name is kept for so long after rules have asked for it last: a reload
+/// that is refused brings the rules before back.
+const KEEP_LEFT: Duration = Duration::from_secs(60);
+/// Names that are kept so; for another one the oldest goes.
+const MAX_LEFT: usize = 256;
+/// How often it is looked whether there is an answer.
+const LOOK: Duration = Duration::from_millis(20);
 /// So many names are looked up at once: one that nobody answers keeps the others waiting
 /// less.
 const LOOKUPS: usize = 2;
@@ -46,6 +53,14 @@ struct Known {
     left_out: usize,
     due: Option<Instant>,
     is_asked: bool,
+    /// When rules stopped to ask for it.
+    left: Option<Instant>,
+}
+
+impl Known {
+    fn is_wanted(&self) -> bool {
+        self.left.is_none()
+    }
 }
 
 #[derive(Default)]
@@ -78,6 +93,19 @@ fn own_addresses() -> Vec<IpAddr> {
         v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
     });
     addresses.collect()
+}
+
+impl Table {
+    fn forget_left(&mut self, now: Instant) {
+        let is_kept = |left: Instant| now.duration_since(left) < KEEP_LEFT;
+        self.names.retain(|_, known| known.left.is_none_or(is_kept));
+        let left = |(name, known): (&String, &Known)| Some((known.left?, name.clone()));
+        let mut left: Vec<_> = self.names.iter().filter_map(left).collect();
+        left.sort();
+        for (_, name) in left.iter().rev().skip(MAX_LEFT) {
+            self.names.remove(name);
+        }
+    }
 }
 
 impl Default for Names {
@@ -129,8 +157,8 @@ impl Names {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These are the names of the rules in force: others are forgotten, and new ones looked
-    /// up at once. Makes the threads when there is the first one.
+    /// These are the names of the rules in force: others are forgotten after a while, and new
+    /// ones looked up at once. Makes the threads when there is the first one.
     pub fn follow<'a>(
         self: &Arc<Self>,
         names: impl Iterator<Item = &'a str>,
@@ -139,7 +167,14 @@ impl Names {
         let names: BTreeSet<_> = names.collect();
         let mut table = self.table();
         table.private = private.to_vec();
-        table.names.retain(|name, _| names.contains(name.as_str()));
+        let now = Instant::now();
+        for (name, known) in &mut table.names {
+            known.left = match names.contains(name.as_str()) {
+                true => None,
+                false => known.left.or(Some(now)),
+            };
+        }
+        table.forget_left(now);
         for name in &names {
             table.names.entry((*name).to_owned()).or_default();
         }
@@ -160,10 +195,33 @@ impl Names {
         }
     }
 
+    /// Waits until each name was answered, or has failed, but no longer than this.
+    pub fn wait(&self, at_most: Duration) {
+        let waits = || {
+            let table = self.table();
+            let mut wanted = table.names.values().filter(|known| known.is_wanted());
+            wanted.any(|known| !known.is_answered && known.failed.is_none())
+        };
+        let until = Instant::now() + at_most;
+        while waits() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Is there a name that was never answered?
+    pub fn has_unanswered(&self) -> bool {
+        let table = self.table();
+        let mut wanted = table.names.values().filter(|known| known.is_wanted());
+        wanted.any(|known| !known.is_answered)
+    }
+
     /// The addresses of all names that were answered, and the number of this state.
     pub fn addresses(&self) -> (Addresses, u64) {
         let table = self.table();
-        let known = table.names.iter().filter(|(_, known)| known.is_answered);
+        let known = table
+            .names
+            .iter()
+            .filter(|(_, known)| known.is_answered && known.is_wanted());
         let addresses = known.map(|(name, known)| {
             let addresses = known.addresses.keys().copied().collect();
             (name.clone(), addresses)
@@ -179,7 +237,8 @@ impl Names {
     /// What an administrator has to know of names; empty: nothing.
     pub fn troubles(&self) -> Vec<String> {
         let table = self.table();
-        let troubles = table.names.iter().flat_map(|(name, known)| {
+        let wanted = table.names.iter().filter(|(_, known)| known.is_wanted());
+        let troubles = wanted.flat_map(|(name, known)| {
             let failed = known.failed.as_ref().map(|why| match known.is_answered {
                 true => format!("name:{name} is not answered any more ({why}): the addresses before hold for an hour"),
                 false => format!("name:{name} has no answer: {why}"),
@@ -199,7 +258,10 @@ impl Names {
 
     /// The next name whose time has come, or how long that takes.
     fn next(table: &mut Table, now: Instant) -> Result<String, Duration> {
-        let waiting = table.names.iter_mut().filter(|(_, known)| !known.is_asked);
+        let waiting = table
+            .names
+            .iter_mut()
+            .filter(|(_, known)| !known.is_asked && known.is_wanted());
         let Some((name, known)) = waiting.min_by_key(|(_, known)| known.due) else {
             return Err(REFRESH);
         };
@@ -221,6 +283,9 @@ impl Names {
             return;
         };
         known.is_asked = false;
+        if !known.is_wanted() {
+            return;
+        }
         let before: Vec<_> = known.addresses.keys().copied().collect();
         let was_answered = known.is_answered;
         known
@@ -402,6 +467,31 @@ mod tests {
         assert_eq!(of(&names, "example.org"), None);
         names.answered("example.org", answer(&["192.0.2.1"]), Instant::now());
         assert_eq!(of(&names, "example.org"), None);
+    }
+
+    /// A reload that is refused brings back what the rules before had.
+    #[test]
+    fn a_name_that_comes_back_soon_has_its_addresses() {
+        let names = names(&[]);
+        names.answered("example.org", answer(&["192.0.2.1"]), Instant::now());
+        assert!(names.has_unanswered());
+        names.follow(["nas.home.arpa"].into_iter(), &[]);
+        assert_eq!(of(&names, "example.org"), None);
+        names.follow(["example.org"].into_iter(), &[]);
+        assert_eq!(of(&names, "example.org").unwrap(), ["192.0.2.1"]);
+        assert!(!names.has_unanswered());
+        names.wait(Duration::from_secs(60));
+        // Not for ever, and not very many.
+        names.follow([].into_iter(), &[]);
+        let later = Instant::now() + KEEP_LEFT;
+        names.table().forget_left(later);
+        names.follow(["example.org"].into_iter(), &[]);
+        assert_eq!(of(&names, "example.org"), None);
+        for number in 0..2 * MAX_LEFT {
+            names.follow([format!("n{number}.test").as_str()].into_iter(), &[]);
+        }
+        assert_eq!(names.table().names.len(), MAX_LEFT + 1);
+        assert!(!names.table().names.contains_key("n0.test"));
     }
 
     #[test]

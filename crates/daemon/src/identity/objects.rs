@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io,
     path::Path,
+    time::Instant,
 };
 
 use weir_bpf::lease::Lease;
@@ -22,6 +23,8 @@ use super::take_if;
 pub const MAX_LEASES: usize = 4096;
 /// Files whose digests are remembered.
 pub const MAX_KNOWN: usize = 16_384;
+/// Files that are known to have no digest, however often they are asked for.
+const MAX_FAILED: usize = 1024;
 
 /// Why a file has no digest that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub enum NoDigest {
     TooLarge,
     /// The file could not be read; its process is gone, mostly.
     Unreadable,
+    /// There was no time for it beside other files: later.
+    Later,
 }
 
 impl NoDigest {
@@ -44,6 +49,7 @@ impl NoDigest {
             Self::Untrusted => "its file system may answer otherwise at each read",
             Self::TooLarge => "it is too large, or takes too long to read",
             Self::Unreadable => "it cannot be read",
+            Self::Later => "it is read later: too much is to be read at once",
         }
     }
 }
@@ -69,6 +75,9 @@ struct Known {
 pub struct Objects {
     known: BTreeMap<FileKey, Known>,
     leases: usize,
+    /// Those that are too large, or too slow to read. One that is changed is another file.
+    failed: BTreeMap<FileKey, NoDigest>,
+    until: Option<Instant>,
 }
 
 impl Objects {
@@ -77,12 +86,33 @@ impl Objects {
         self.digest_of(hash::open(path)?)
     }
 
+    /// Until when files may be read: of those that are left then the digests are found
+    /// later. `None`: as long as each takes.
+    pub fn bound(&mut self, until: Option<Instant>) {
+        self.until = until;
+    }
+
     /// The digest of a file that is open, of `/proc/PID/map_files/…` or `/proc/PID/exe`.
     pub fn digest_of(&mut self, file: File) -> Result<(FileKey, Digest), NoDigest> {
         let about = file.metadata().map_err(|_| NoDigest::Unreadable)?;
         let id = FileKey::of(&about);
         if let Some(known) = self.known.get(&id) {
             return Ok((id, known.digest));
+        }
+        if let Some(why) = self.failed.get(&id) {
+            return Err(*why);
+        }
+        // Before a byte is asked for, which may never come.
+        if hash::mutable_kind(&file).is_some() {
+            return Err(NoDigest::Untrusted);
+        }
+        let mut limits = Limits::default();
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            limits.time = limits.time.min(left);
+        }
+        if limits.time.is_zero() {
+            return Err(NoDigest::Later);
         }
         let second = match self.leases < MAX_LEASES {
             true => file.try_clone().ok(),
@@ -95,7 +125,20 @@ impl Objects {
             }
             Some(Err(_)) | None => None,
         };
-        let hashed = hash::file(&file, Limits::default())?;
+        let hashed = match hash::file(&file, limits) {
+            Err(HashError::TooSlow(time)) if time < Limits::default().time => {
+                return Err(NoDigest::Later);
+            }
+            Err(error @ (HashError::TooLarge(..) | HashError::TooSlow(_))) => {
+                if self.failed.len() >= MAX_FAILED {
+                    self.failed.pop_first();
+                }
+                let why = NoDigest::from(error);
+                self.failed.insert(id, why);
+                return Err(why);
+            }
+            hashed => hashed?,
+        };
         let digest = hashed.trusted().ok_or(NoDigest::Untrusted)?;
         if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
             return Err(NoDigest::Written);
@@ -180,6 +223,40 @@ mod tests {
         drop(broken);
         writes.join().unwrap();
         assert_ne!(objects.digest(&path).unwrap().1, digest);
+    }
+
+    #[test]
+    fn what_there_is_no_time_for_is_read_later_and_what_is_too_large_not_again() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, "one").unwrap();
+        let mut objects = Objects::default();
+        objects.bound(Some(Instant::now()));
+        assert_eq!(objects.digest(&path), Err(NoDigest::Later));
+        // Some of it can be read in this time.
+        let long = dir.path().join("long");
+        File::create(&long).unwrap().set_len(2 << 30).unwrap();
+        objects.bound(Some(Instant::now() + Duration::from_millis(20)));
+        assert_eq!(objects.digest(&long), Err(NoDigest::Later));
+        objects.bound(None);
+        objects.digest(&path).unwrap();
+        let most = Limits::default().bytes;
+        for number in 0..MAX_FAILED + 10 {
+            let large = dir.path().join(number.to_string());
+            File::create(&large).unwrap().set_len(most + 1).unwrap();
+            assert_eq!(objects.digest(&large), Err(NoDigest::TooLarge));
+        }
+        assert_eq!(objects.failed.len(), MAX_FAILED);
+        // Shorter, it is another one.
+        let last = dir.path().join(format!("{}", MAX_FAILED + 9));
+        File::options()
+            .write(true)
+            .open(&last)
+            .unwrap()
+            .set_len(3)
+            .unwrap();
+        objects.digest(&last).unwrap();
     }
 
     #[test]

@@ -132,6 +132,11 @@ impl Programs {
         self.forget_known(identity, |program| is_wanted(&program.read))
     }
 
+    /// Forgets those that were identified before this time, and not since.
+    pub fn forget_before(&mut self, identity: &Identity, time: Instant) -> weir_bpf::Result<()> {
+        self.forget_known(identity, |program| program.since < time)
+    }
+
     /// The same of those that were identified some time ago.
     pub fn forget_old(
         &mut self,

@@ -225,7 +225,7 @@ impl NamedFiles {
                 }
                 Ok((_, digest)) => Some(digest),
                 // Later.
-                Err(NoDigest::Written) => continue,
+                Err(NoDigest::Written | NoDigest::Later) => continue,
                 Err(_) => None,
             };
             has_asked = true;

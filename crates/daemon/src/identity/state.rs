@@ -34,6 +34,10 @@ use super::{
 
 /// A process that changes its mappings while it is looked at is looked at again.
 const TRIES: usize = 8;
+/// So long files are read for one process, and for all that run: of the rest the digests are
+/// found when the processes are asked about again.
+const LOOK: Duration = Duration::from_secs(10);
+const LOOK_AT_ALL: Duration = Duration::from_secs(40);
 /// A program with a file that was being written is looked at again after this time.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -63,6 +67,11 @@ pub(super) struct State {
     pub(super) followed: Instant,
     /// Events were lost so often, as last seen.
     pub(super) lost: u64,
+    pub(super) untold: u64,
+    /// Until when files are read for all that run, while these are gone through.
+    pub(super) look_until: Option<Instant>,
+    /// Programs are read with the packages of their files.
+    pub(super) reads_packages: bool,
 }
 
 fn verdict_of(verdict: Verdict) -> kernel::Verdict {
@@ -125,7 +134,42 @@ fn executable_bits(policy: &Policy, digest: Digest) -> kernel::ExecutableBits {
     }
 }
 
+/// By what a policy has the kernel tell programs apart, beside what they have mapped.
+fn tells_apart_by(policy: &Policy) -> [bool; 3] {
+    [Rule::asks_user, Rule::asks_cgroup, Rule::asks_script]
+        .map(|asks| policy.rules.iter().any(asks))
+}
+
+/// Whether it matters of which package a program's files are.
+pub(super) fn asks_package(policy: &Policy) -> bool {
+    policy.rules.iter().any(Rule::asks_package)
+}
+
 impl State {
+    /// Puts a policy of another configuration into force. Where it tells programs apart by
+    /// something else, such as their users, or is the first that asks for packages, all are
+    /// identified anew first: two that were one to the rules before have one handle, with the
+    /// user of whoever was looked at last.
+    pub(super) fn put_anew(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
+        let asks_package = asks_package(&policy);
+        let is_same = tells_apart_by(&policy) == tells_apart_by(&self.policy)
+            && (self.reads_packages || !asks_package);
+        if is_same {
+            return self.put(policy, made_of);
+        }
+        self.reads_packages = asks_package;
+        let begun = Instant::now();
+        let flags = policy_of(&policy, self.observe, self.learns);
+        self.identity.put_flags(&flags)?;
+        self.identify_running(false);
+        self.programs
+            .forget_before(&self.identity, begun)
+            .and_then(|()| self.programs.name_all(&self.identity))?;
+        self.put(policy, made_of)?;
+        // Sockets have the handles of before until somebody uses them.
+        Ok(self.identity.adopt_sockets()?)
+    }
+
     /// Puts a policy into force, with whoever is known.
     pub(super) fn put(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         for (name, hits) in self.hits()? {
@@ -263,6 +307,7 @@ impl State {
     /// force.
     pub(super) fn identify_running(&mut self, tell: bool) -> usize {
         let mut count = 0;
+        self.look_until = Some(Instant::now() + LOOK_AT_ALL);
         let below = self.cgroup.below_root();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry
@@ -283,6 +328,7 @@ impl State {
                 count += 1;
             }
         }
+        self.look_until = None;
         count
     }
 
@@ -291,12 +337,16 @@ impl State {
         &mut self,
         pid: u32,
     ) -> Result<Option<(kernel::Seen, ReadProgram)>, weir_bpf::Error> {
-        let asks_package = self.policy.rules.iter().any(Rule::asks_package);
+        let until = Instant::now() + LOOK;
+        let until = self.look_until.map_or(until, |all| all.min(until));
         for last in (0..TRIES).map(|n| n + 1 == TRIES) {
             let Some(before) = self.identity.look_at(pid)? else {
                 return Ok(None);
             };
-            let Some(read) = process::read(pid, &before, &mut self.objects, asks_package) else {
+            self.objects.bound(Some(until));
+            let read = process::read(pid, &before, &mut self.objects, self.reads_packages);
+            self.objects.bound(None);
+            let Some(read) = read else {
                 return Ok(None);
             };
             let after = self.identity.look_at(pid)?;
@@ -357,10 +407,10 @@ impl State {
         // Only now may they write.
     }
 
-    /// Has programs asked about again of which a file was being written.
+    /// Has programs asked about again of which a file was being written, or not read yet.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
         self.programs.forget_old(&self.identity, AGAIN, |read| {
-            matches!(read.without, Some((_, NoDigest::Written)))
+            matches!(read.without, Some((_, NoDigest::Written | NoDigest::Later)))
         })
     }
 }

@@ -95,7 +95,7 @@ pub struct ProgramStatus {
 pub const MISSES: &[&str] = &[
     "code that is put into a process without a file (ptrace, a JIT): told as anonymous memory",
     "the text of scripts: an interpreter's files are what is looked at",
-    "AF_PACKET and AF_XDP sockets, which need CAP_NET_RAW, and AF_VSOCK",
+    "AF_PACKET and AF_XDP sockets, which need CAP_NET_RAW, AF_VSOCK, and AF_SMC where the module smc can be loaded",
     "a program that asks another one to send for it",
     "holders of a socket that never send: found within 10 s",
 ];

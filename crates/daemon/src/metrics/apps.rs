@@ -18,6 +18,7 @@ pub struct AppMetrics {
     walks: Totals<1>,
     unknown: Totals<0>,
     lost: Totals<0>,
+    untold: Totals<0>,
     crowded: Totals<0>,
     cut: Totals<0>,
     open_questions: Gauges<0>,
@@ -80,6 +81,11 @@ impl AppMetrics {
             lost: registry.totals(
                 "weir_app_lost_events_total",
                 "Events about programs that found the ring full.",
+                &[],
+            ),
+            untold: registry.totals(
+                "weir_app_untold_events_total",
+                "Events about incoming connections that found their half of the ring full.",
                 &[],
             ),
             crowded: registry.totals(
@@ -148,6 +154,7 @@ impl AppMetrics {
         samples.total(self.walks, ["busy"], counts.busy);
         samples.total(self.unknown, [], counts.unknown);
         samples.total(self.lost, [], counts.lost);
+        samples.total(self.untold, [], counts.untold);
         samples.total(self.crowded, [], counts.crowded);
         samples.total(self.cut, [], counts.cut);
         if let Some(prompt) = &app.prompt {
