@@ -352,6 +352,8 @@ fn root_a_person_answers_at_a_terminal() {
     let mut second = host.begin(&[PYTHON, "-c", SEND, "::1"]);
     assert_eq!(second.line(), "PermissionError");
     terminal.shows("wants to connect to ::1 port 9/udp");
+    let status = host.host.done(&["status"]);
+    assert!(status.contains("2 questions open"), "{status}");
     terminal.types("maybe\n");
     terminal.shows("\"maybe\" is no answer; allowed: [NUMBER] allow|deny");
     terminal.types("a\n");
@@ -432,4 +434,33 @@ fn root_without_the_daemon_what_is_asked_has_the_fate_of_unknown() {
         prompter.answer(&format!("{id} allow once"));
         assert_eq!(client.line(), "connected");
     }
+}
+
+/// Who answers need not start again when weir does, and is told when there is nothing more
+/// to answer.
+#[test]
+fn root_a_prompter_outlives_the_daemon_and_ends_with_prompt_mode() {
+    let Some(mut host) = TestHost::new("outlives", &rules("40s")) else {
+        return;
+    };
+    let mut prompter = Prompter::new(&host);
+    let mut before = host.begin(&[PYTHON, "-c", CONNECT, "127.0.0.1", "40"]);
+    let id = prompter.question("python3", "127.0.0.1");
+    host.host.end("KILL");
+    let told = prompter.next();
+    let error = told["error"].as_str().unwrap_or_default();
+    assert!(error.contains("waiting for weir to start"), "{told}");
+    host.host.start();
+    assert_eq!(prompter.next()["note"], "weir answers again");
+    // The kernel tells the new daemon of who still waits; the number is the same by chance.
+    assert_eq!(prompter.question("python3", "127.0.0.1"), id);
+    prompter.answer(&format!("{id} allow once"));
+    assert_eq!(before.line(), "connected");
+
+    host.configure("default = \"drop\"\nunknown = \"drop\"\n");
+    host.host.done(&["reload"]);
+    let ended = soon("the end of weir app prompt", || {
+        prompter.child.try_wait().unwrap()
+    });
+    assert!(!ended.success(), "{ended}");
 }

@@ -337,6 +337,11 @@ fn app(app: &Value) -> std::io::Result<()> {
         text(&app["unknown"]),
         app["programs"],
     ))?;
+    if let Some(open @ 1..) = app["prompt"]["open"].as_u64() {
+        wrapped(format!(
+            "  {open} questions open, connections wait: weir app prompt answers them"
+        ))?;
+    }
     if app["learning"]["is_on"] == true {
         wrapped("  learning what programs do: weir app review shows it")?;
     }

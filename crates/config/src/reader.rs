@@ -363,6 +363,11 @@ impl<'d, 'i> Section<'d, 'i> {
         self.table.get(key).is_some_and(|v| v.get_ref().is_str())
     }
 
+    /// The text of a key, which stays unread.
+    pub fn peek(&self, key: &str) -> Option<&str> {
+        self.table.get(key)?.get_ref().as_str()
+    }
+
     /// A text; a value of another type is a mistake that says what is `allowed`.
     pub fn string(&mut self, key: &'static str, allowed: &str) -> Option<At<String>> {
         let At { value, line } = self.take(key)?;

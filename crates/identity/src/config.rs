@@ -208,6 +208,20 @@ pub trait Facts {
     fn never_runs(&self, path: &Path) -> Option<String>;
 }
 
+/// Says how somebody is asked, to whom has written that as a verdict.
+fn hint_at_prompt(section: &Section<'_, '_>) {
+    for key in ["default", "unknown"] {
+        if let (Some("ask" | "prompt"), Some(line)) = (section.peek(key), section.line_of(key)) {
+            section.error(
+                line,
+                format!(
+                    "{key} in [app] cannot ask; prompt_timeout = \"1m\" with unknown = \"drop\" asks somebody, and default is what holds where nobody answers"
+                ),
+            );
+        }
+    }
+}
+
 /// Reads `[app]`; `lists`: the names of those that are configured.
 pub fn read(
     root: &mut Section<'_, '_>,
@@ -218,6 +232,7 @@ pub fn read(
     let has_token = root.has("token");
     let mut section = root.section("app")?;
     let line = section.line();
+    hint_at_prompt(&section);
     let default = section
         .choice("default", &Verdict::ALL[..3])
         .map_or(Verdict::Allow, |at| at.value);

@@ -53,7 +53,7 @@ pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
 pub(super) async fn questions(State(api): State<Api>) -> Response {
     let apps = api.handles.apps.clone();
     api.ask(move |_| {
-        let questions = apps.questions().ok_or_else(no_rules)?;
+        let questions = apps.questions().map_err(answer_refusal)?;
         Ok(serde_json::json!({ "questions": questions }))
     })
     .await

@@ -302,6 +302,14 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
             "weir.toml:2: unknown in [app] is \"ask\"; allowed: \"learn\", \"allow\", \"drop\"",
         ),
         (
+            "[app]\ndefault = 'ask'",
+            "weir.toml:2: default in [app] cannot ask; prompt_timeout = \"1m\" with unknown = \"drop\" asks somebody",
+        ),
+        (
+            "[app]\nunknown = 'prompt'",
+            "weir.toml:2: unknown in [app] cannot ask; prompt_timeout",
+        ),
+        (
             "[app]\ncgroup = 'a'",
             "cgroup is \"a\"; allowed: an absolute path",
         ),
