@@ -17,7 +17,7 @@ bench="iproute2 iptables nftables ipset pen haproxy nginx-light libnginx-mod-str
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
-systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban vsftpd tshark
+systemd-journal-remote faketime bind9 python3 python3-venv nmap masscan curl keepalived fail2ban vsftpd tshark
 dovecot-imapd postfix"
 
 fail() {
@@ -67,6 +67,17 @@ for purpose in "${@:-}"; do
 	esac
 done
 
+# First of all: without it the packages are of no use.
+wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
+advice="Install it with rustup (https://rustup.rs), or: rustup update stable"
+command -v cargo >/dev/null ||
+	fail "cargo is missing: Rust $wanted or newer is needed, found none." "$advice"
+found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || found=
+[ -n "$found" ] ||
+	fail "cargo does not run (cargo --version fails): Rust $wanted or newer is needed." "$advice"
+[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
+	fail "cargo is too old: Rust $wanted or newer is needed, found $found ($(command -v cargo))." "$advice"
+
 sendmail=/usr/sbin/sendmail
 missing=
 for package in $packages; do
@@ -112,13 +123,3 @@ if [ -n "$missing" ]; then
 		done >/dev/null 2>&1 || true
 	fi
 fi
-
-wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
-advice="Install it with rustup (https://rustup.rs), or: rustup update stable"
-command -v cargo >/dev/null ||
-	fail "cargo is missing: Rust $wanted or newer is needed, found none." "$advice"
-found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || found=
-[ -n "$found" ] ||
-	fail "cargo does not run (cargo --version fails): Rust $wanted or newer is needed." "$advice"
-[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
-	fail "cargo is too old: Rust $wanted or newer is needed, found $found ($(command -v cargo))." "$advice"

@@ -139,6 +139,23 @@ fn root_what_is_missing_is_named() {
     assert!(answer.err.contains(" openssh-server"), "{answer:?}");
 }
 
+/// Without Rust nothing can be built: forty packages would be installed for nothing.
+#[test]
+fn root_nothing_is_installed_without_a_cargo_that_is_new_enough() {
+    if skipped(&["unshare", "bash"]) {
+        return;
+    }
+    let machine = Machine::new();
+    let seen = machine.0.path().join("seen");
+    machine.program("apt-get", &format!("touch {}", seen.display()));
+    machine.program("cargo", "echo 'cargo 1.63.0 (abc 2022-01-01)'");
+    let answer = machine.runs("");
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    assert!(answer.err.contains("cargo is too old"), "{answer:?}");
+    assert!(!answer.out.contains("installing"), "{answer:?}");
+    assert!(!seen.exists(), "apt-get was run");
+}
+
 /// Postfix would take the place of the machine's own mail server.
 #[test]
 fn root_another_mail_server_stays() {

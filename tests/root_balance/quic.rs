@@ -95,14 +95,15 @@ for _ in range(count):
 /// aioquic of PyPI, in an environment of its own below `dir`: its Python; `None`: it cannot
 /// be had, which was said.
 fn aioquic(dir: &std::path::Path) -> Option<String> {
-    let script = "python3 -m venv venv && venv/bin/pip -q install aioquic==1.7.2 && \
-                  openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=vip";
-    let installed = Command::new("sh")
-        .args(["-ec", script])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let run = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", script]).current_dir(dir);
+        shell.stdin(Stdio::null()).output().unwrap()
+    };
+    let made = run("python3 -m venv venv; \
+         openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=vip");
+    assert!(made.status.success(), "package python3-venv: {made:?}");
+    let installed = run("venv/bin/pip -q install aioquic==1.7.2");
     if !installed.status.success() {
         let said = String::from_utf8_lossy(&installed.stderr);
         println!("skipped: aioquic cannot be installed from PyPI: {said}");
