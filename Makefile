@@ -1,6 +1,7 @@
 # weir: what to type. `make` alone prints this list.
-# Each target installs the Debian packages that it needs and this machine lacks
-# (as root; services are neither started nor enabled by it), no others.
+# A target that builds, tests or measures installs the Debian packages that it needs and
+# this machine lacks, no others (as root; services are neither started nor enabled by it).
+# What geo-update needs beyond that, npm, is not installed: it says so.
 
 PREFIX  ?= /usr
 DESTDIR ?=
@@ -27,7 +28,7 @@ SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 .PHONY: geo-update help deps build demo recording test kernels bench reference lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 deps: ## install what building, tests, fuzzing, benchmarks and the demo need (root)
 	@$(DEPS) build demo bench test fuzz
@@ -159,14 +160,14 @@ uninstall-ring:
 	rm -f $(LIB)/libweir_ring.so $(LIB)/libweir_ring.so.0 $(LIB)/libweir_ring.a $(LIB)/libweir_ring_preload.so
 	rm -f $(LIB)/pkgconfig/weir_ring.pc $(INCLUDE)/weir_ring.h $(PYTHON)/weir_ring.py
 
-uninstall: ## take all of it away; PURGE=1: configuration and database, too
+uninstall: ## take all of it away; PURGE=1: configuration, database and log files, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
 	@$(MAKE) --no-print-directory uninstall-ring
 	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1 $(MAN5)/weir.toml.5
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
-	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir
-	@for kept in $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir; do \
+	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir
+	@for kept in $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir; do \
 		test ! -e $$kept || echo "kept: $$kept (make uninstall PURGE=1 removes it)"; \
 	done
 

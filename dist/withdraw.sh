@@ -1,7 +1,8 @@
 #!/bin/sh
 # Takes weir out of the kernel, the first half of `make uninstall`: stops and
-# disables the unit, then detaches. Removes no file; that is the Makefile's.
-# Fails, and says what to do, while anything of weir is still in force.
+# disables the unit, detaches, then stops and disables the units of rings.
+# Removes no file; that is the Makefile's. Fails, and says what to do, while
+# anything of weir is still in force.
 #
 # usage: withdraw.sh WEIR     the installed program
 set -eu
@@ -43,4 +44,17 @@ if [ -n "$others" ]; then
 	echo "uninstall: other instances are in the kernel; nothing was removed. For each of them:$others" >&2
 	echo "  end its daemon, $weir detach --instance NAME, then make uninstall again" >&2
 	exit 1
+fi
+
+# Last: until here weir may be kept after all. An instance for each ring; systemctl matches
+# those that it has loaded, and an enabled one need not be.
+if [ -d /run/systemd/system ]; then
+	rings='weir-ring-syslog@*.service'
+	systemctl stop "$rings" 2>/dev/null || ! systemctl --quiet is-active "$rings" || {
+		echo "uninstall: systemctl cannot stop $rings; no file was removed" >&2
+		exit 1
+	}
+	for link in /etc/systemd/system/*.wants/weir-ring-syslog@*.service; do
+		[ ! -L "$link" ] || systemctl --quiet disable "${link##*/}" 2>/dev/null || true
+	done
 fi

@@ -1,7 +1,7 @@
 //! `make install` and `make uninstall`: what they put where, that an upgrade
 //! replaces the program in one step, and that nothing stays behind, neither in
 //! the file system nor in the kernel. The "host" is a mount namespace with its
-//! own /etc, /run, /var/lib and unit directory, in which nothing of weir was
+//! own /etc, /run, /var/lib, /var/log and unit directory, in which nothing of weir was
 //! ever run and nobody has mounted the BPF file system, and a script stands in
 //! for systemctl. What systemd does with the unit is not
 //! tested here; `make lint` has it verify the file.
@@ -25,6 +25,7 @@ use weir_netlab::Child;
 const PLACES: &str = r#"
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /var/log
 mount -t tmpfs tmpfs /lib/systemd/system
 while umount /sys/fs/bpf 2>/dev/null; do :; done
 mkdir /run/etc /run/systemd /run/systemd/system
@@ -214,17 +215,31 @@ fn root_uninstall_leaves_nothing_in_force() {
     let config = fs::read_to_string(place("/etc/weir/weir.toml")).unwrap();
     assert_eq!(config, CONFIG);
 
+    // A ring's unit that is enabled, and a sink's file.
+    let ring = "weir-ring-syslog@web.service";
+    let wants = place("/etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    let template = "/lib/systemd/system/weir-ring-syslog@.service";
+    std::os::unix::fs::symlink(template, wants.join(ring)).unwrap();
+    fs::create_dir(place("/var/log/weir")).unwrap();
+    fs::write(place("/var/log/weir/events.json"), "").unwrap();
+
     // A file of somebody else's whose name begins alike.
     let other = host.path("usr/share/man/man1/weird.1");
     fs::write(&other, "").unwrap();
     let said = host.make(&["uninstall"]).done().out;
     assert!(said.contains("detached from eth0"), "{said}");
-    for kept in ["/etc/weir", "/var/lib/weir"] {
+    for kept in ["/etc/weir", "/var/lib/weir", "/var/log/weir"] {
         assert!(said.contains(&format!("kept: {kept} ")), "{said}");
     }
     assert!(daemon.wait(common::SOON).unwrap().is_some());
     let asked = host.asked();
-    for request in ["stop weir.service", "--quiet disable weir.service"] {
+    for request in [
+        "stop weir.service",
+        "--quiet disable weir.service",
+        "stop weir-ring-syslog@*.service",
+        &format!("--quiet disable {ring}"),
+    ] {
         assert!(asked.iter().any(|a| a == request), "{asked:?}");
     }
     assert_eq!(asked.last().unwrap(), "reset-failed weir");
@@ -240,7 +255,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     // Again is harmless, and takes the rest on demand.
     let said = host.make(&["uninstall", "PURGE=1"]).done().out;
     assert!(!said.contains("kept"), "{said}");
-    for gone in ["/etc/weir", "/var/lib/weir"] {
+    for gone in ["/etc/weir", "/var/lib/weir", "/var/log/weir"] {
         assert!(!place(gone).exists(), "{gone}");
     }
 }
@@ -376,9 +391,15 @@ fn a_staged_tree_is_filled_and_emptied() {
         assert_eq!(debug.contains(section), is_built, "{debug}");
     }
     let config = stage.path().join("etc/weir/weir.toml");
+    let log = stage.path().join("var/log/weir/events.json");
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    fs::write(&log, "").unwrap();
     let said = make(&["uninstall"]);
-    assert!(said.contains("kept:"), "{said}");
-    assert_eq!(files(stage.path()), [config].into());
+    for kept in ["/etc/weir", "/var/log/weir"] {
+        let kept = format!("kept: {}{kept} ", stage.path().display());
+        assert!(said.contains(&kept), "{said}");
+    }
+    assert_eq!(files(stage.path()), [config, log].into());
     make(&["uninstall", "PURGE=1"]);
     assert!(files(stage.path()).is_empty());
 }
