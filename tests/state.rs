@@ -228,7 +228,7 @@ fn nobody_else_opens_the_database_while_weir_runs() {
         .output()
         .is_err()
     {
-        println!("skipped: no python3");
+        println!("skipped: no program python3");
         return;
     }
     let mut host = Plain::new();

@@ -338,7 +338,7 @@ fn a_command_has_no_environment_no_input_and_no_powers() {
 fn root_a_watch_reads_all_and_is_not_root() {
     let mut host = Plain::new();
     if !is_root() {
-        println!("skipped root_a_watch_reads_all_and_is_not_root: needs root");
+        println!("skipped: needs root");
         return;
     }
     for (name, rights) in [("victim", 0o644), ("secret", 0o600)] {
@@ -392,7 +392,7 @@ fn root_a_watch_reads_all_and_is_not_root() {
 #[test]
 fn root_a_watch_that_cannot_leave_root_does_not_run() {
     if !is_root() {
-        println!("skipped root_a_watch_that_cannot_leave_root_does_not_run: needs root");
+        println!("skipped: needs root");
         return;
     }
     for lacking in ["-setuid", "-setgid"] {
@@ -429,7 +429,7 @@ fn what_only_root_may_run_is_named_by_check() {
 #[test]
 fn root_the_first_watch_wants_a_restart() {
     if !is_root() {
-        println!("skipped root_the_first_watch_wants_a_restart: needs root");
+        println!("skipped: needs root");
         return;
     }
     let mut host = Plain::started("");

@@ -388,7 +388,8 @@ fn a_full_file_system_is_an_error_at_creation() {
         )
     } == 0;
     if !mounted {
-        eprintln!("skipped a_full_file_system_is_an_error_at_creation: needs root");
+        let why = std::io::Error::last_os_error();
+        eprintln!("skipped: a full file system (probe: mount of a tmpfs): {why}");
         return;
     }
     let made = Writer::create(directory.path().join("a"), &Options::new().size(1 << 20));
@@ -704,8 +705,8 @@ fn root_huge_pages_are_used_when_there_are_any() {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let before = fs::read_to_string(POOL).expect("the pool's size");
     let pages: u64 = before.trim().parse().expect("a number");
-    if fs::write(POOL, (pages + 4).to_string()).is_err() {
-        eprintln!("skipped root_huge_pages_are_used_when_there_are_any: needs root");
+    if let Err(why) = fs::write(POOL, (pages + 4).to_string()) {
+        eprintln!("skipped: huge pages (probe: a write to {POOL}): {why}");
         return;
     }
     let options = small(Policy::DropNewest).size(2 << 20);
