@@ -25,6 +25,8 @@ const NOTICED: [&str; 4] = [
 ];
 /// A line in the message of a commit that changes the words of these, and no more.
 const NO_LINE: &str = "Changelog: none";
+/// What the names of sources and scripts end with.
+const SOURCES: [&str; 5] = ["rs", "c", "h", "py", "sh"];
 /// Results of before this rule, with `-dirty` in them; no other directory may have any.
 const OLD_RUN: &str = "2026-11-21-2core-epyc-zen4";
 
@@ -44,7 +46,7 @@ fn sources() -> Vec<(String, String)> {
     ] {
         for path in tree::files(top) {
             let extension = Path::new(&path).extension().unwrap_or_default();
-            if ["rs", "c", "h", "py", "sh"].iter().any(|e| extension == *e) {
+            if SOURCES.iter().any(|e| extension == *e) {
                 let text = fs::read_to_string(tree::at(&path)).unwrap();
                 all.push((path, text));
             }
@@ -89,15 +91,23 @@ fn too_wide(name: &str, text: &str) -> Vec<String> {
 }
 
 /// Documents that comments name and the tree lacks: seen from its top, from
-/// the file's directory, or by a name without one.
+/// the file's directory, or by a name without one. So with sources, where their path
+/// begins with a directory of the tree's top.
 fn lost_documents(name: &str, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let mut lost = Vec::new();
     for (number, line) in comments(name, text) {
         let is_part = |c: char| c.is_alphanumeric() || "._-/".contains(c);
         for word in line.split(|c| !is_part(c)) {
             let word = word.trim_end_matches('.');
-            let stem = word.strip_suffix(".md").unwrap_or_default();
-            if !stem.ends_with(|c: char| c.is_alphanumeric()) {
+            let (stem, extension) = word.rsplit_once('.').unwrap_or_default();
+            let is_named = match extension {
+                "md" => stem.ends_with(|c: char| c.is_alphanumeric()),
+                _ if SOURCES.contains(&extension) => stem
+                    .split_once('/')
+                    .is_some_and(|(top, _)| exists(Path::new(top))),
+                _ => false,
+            };
+            if !is_named {
                 continue;
             }
             let beside = Path::new(name).with_file_name(word);
@@ -227,11 +237,24 @@ fn documents_that_comments_name_exist() {
     let lost = all.flat_map(|(name, text)| lost_documents(&name, &text, exists));
     none(&lost.collect::<Vec<_>>());
 
-    let there = |path: &Path| ["docs/a.md", "crates/ring/b.md"].iter().any(|p| path == *p);
+    let there = [
+        "docs/a.md",
+        "crates/ring/b.md",
+        "crates",
+        "crates/ring/c.rs",
+    ];
+    let there = |path: &Path| there.iter().any(|p| path == *p);
     let lost = |line: &str| lost_documents("crates/ring/x.rs", line, there);
     assert_eq!(lost("//! As docs/gone.md says.").len(), 1);
     assert_eq!(lost("// see gone.md").len(), 1);
     assert_eq!(lost("/* gone.md */").len(), 1);
+    for gone in ["gone.rs", "sub/gone.h", "gone.py", "gone.c", "gone.sh"] {
+        let found = lost(&format!("// as crates/ring/{gone} has it, and gone.rs."));
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+    none(&lost(
+        "// crates/ring/c.rs, linux/tcp.h; conf.d/x.rs and src/c.rs are others'",
+    ));
     none(
         &lost("// docs/a.md, b.md and any.mdx; \"x.md\" is in code\nlet x = \"gone.md\";")
             .into_iter()

@@ -5,7 +5,7 @@
  *
  * A trie returns its longest match only. So each prefix holds what is banned by
  * itself and by all prefixes that cover it; user space sees to that
- * (crates/bpf/src/wide.rs). */
+ * (crates/bpf/src/prefix_bans.rs). */
 #ifndef WEIR_PREFIX_BANS_H
 #define WEIR_PREFIX_BANS_H
 
