@@ -202,6 +202,17 @@ fn an_invented_path_or_name_is_found() {
     }
 }
 
+/// As the map of the code in ARCHITECTURE.md has it.
+#[test]
+fn the_command_names_nothing_of_bpf() {
+    let sources = tree::files("src");
+    assert!(sources.len() > 30, "only {} sources", sources.len());
+    let named = sources
+        .iter()
+        .filter(|path| read(path).contains("weir_bpf"));
+    assert_eq!(named.collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
 /// "Only crates/bpf loads programs": nobody else can name libbpf.
 #[test]
 fn only_one_crate_links_libbpf() {
