@@ -327,6 +327,12 @@ impl<'d, 'i> Section<'d, 'i> {
         Some(self.document.line(value.span()))
     }
 
+    /// Where this key of a table in it is, if it is there.
+    pub fn line_within(&self, table: &str, key: &str) -> Option<usize> {
+        let value = self.table.get(table)?.get_ref().get(key)?;
+        Some(self.document.line(value.span()))
+    }
+
     fn of(&self) -> String {
         if self.name.is_empty() {
             String::new()

@@ -33,6 +33,7 @@ pub use fail2ban_state::{Fail2banState, TakenOver, in_words as taken_over_in_wor
 pub use list_refreshes::ListRefreshes;
 pub use manual_bans::ManualBans;
 pub use questions::Questions;
+pub(crate) use questions::is_a_jail;
 
 use crate::{
     access::classes::ClassSync,

@@ -30,6 +30,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         tarpit_line,
         pool_line,
     ] = ["decoy", "geofence", "balance", "tarpit", "pool"].map(|section| root.line_of(section));
+    let addresses_line = root.line_within("tarpit", "addresses");
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
@@ -62,7 +63,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
         for (vip, prefix) in pool.vips.iter().filter_map(|vip| Some((vip, held(vip)?))) {
             root.error(
-                tarpit_line.unwrap_or_default(),
+                addresses_line.unwrap_or_default(),
                 format!(
                     "addresses in [tarpit]: {vip} is a virtual address of [pool.{}], and in {prefix}; allowed: prefixes without it",
                     pool.name

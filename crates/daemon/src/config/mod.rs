@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_config::{ConfigErrors, Part, files};
+use weir_config::{ConfigErrors, Document, Part, files};
 use weir_core::{PrefixSet, balance::acl::Acl, detect::Definition, geofence::Fence};
 use weir_identity::config::AppConfig;
 use weir_sinks::config::SinkConfig;
@@ -251,6 +251,13 @@ impl Config {
     }
 }
 
+/// The keys of [`Places`], in its order, and what each may be.
+const PLACES: [(&str, &str); 3] = [
+    ("pin_root", "an absolute path such as \"/sys/fs/bpf/weir\""),
+    ("instance", "a name of letters, digits, - and _"),
+    ("state_dir", "an absolute path such as \"/var/lib/weir\""),
+];
+
 /// Where a configuration has the daemon keep what it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
@@ -266,33 +273,34 @@ pub struct Places {
 /// at the usual place they are the usual ones.
 ///
 /// # Errors
-/// It cannot be read, or is no TOML, or does not say.
+/// It cannot be read, or is no TOML, or one of the places is no text.
 pub fn places_of(file: &Path) -> Result<Places, ConfigErrors> {
     let main = files::main_file(file);
-    let mut tables = Vec::new();
+    let mut places = PLACES.map(|_| None);
     for file in std::iter::once(main.clone()).chain(files::fragments(&main)) {
-        let text = match files::bytes(&file) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::NotFound
-                    && file == Path::new(DEFAULT_PATH) =>
-            {
-                Vec::new()
+        let is_usual = file == Path::new(DEFAULT_PATH);
+        let is_there = std::fs::metadata(&file);
+        if is_usual && is_there.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            continue;
+        }
+        let text = files::text(&file)?;
+        // Each by itself: what two of them say twice is a mistake elsewhere.
+        let parts = Part::all(vec![(file, text, None)]);
+        let document = Document::new(&parts);
+        let mut root = document.root();
+        for (place, (key, allowed)) in places.iter_mut().zip(PLACES) {
+            if place.is_none() {
+                *place = root.string(key, allowed).map(|at| at.value);
             }
-            text => text.map_err(|e| files::whole(&file, format!("cannot read: {e}")))?,
-        };
-        let text = String::from_utf8(text).map_err(|e| files::whole(&file, e.to_string()))?;
-        let table = text.parse::<toml::Table>();
-        tables.push(table.map_err(|e| files::whole(&file, e.message().to_owned()))?);
+        }
+        drop(root);
+        document.finish(())?;
     }
-    let text = |key: &str, usual: &str| match tables.iter().find_map(|table| table.get(key)) {
-        None => Ok(usual.to_owned()),
-        Some(toml::Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(files::whole(&main, format!("{key} is no text"))),
-    };
+    let [pin_root, instance, state_dir] = places;
     Ok(Places {
-        pin_root: text("pin_root", weir_enforce::kernel::DEFAULT_ROOT)?.into(),
-        instance: text("instance", "default")?,
-        state_dir: text("state_dir", DEFAULT_STATE_DIR)?.into(),
+        pin_root: pin_root.map_or(weir_enforce::kernel::DEFAULT_ROOT.into(), PathBuf::from),
+        instance: instance.unwrap_or_else(|| "default".to_owned()),
+        state_dir: state_dir.map_or(DEFAULT_STATE_DIR.into(), PathBuf::from),
     })
 }
 

@@ -398,7 +398,7 @@ mod tests {
             (
                 "addresses = [\"192.0.2.0/24\"]\n[balance]\ninterface = \"eth0\"\n\
                  [pool.web]\nvip = [\"192.0.2.80\"]\nports = [\"80/tcp\"]\nreals = [\"192.0.2.11\"]",
-                ":1: addresses in [tarpit]: 192.0.2.80 is a virtual address of [pool.web]",
+                ":2: addresses in [tarpit]: 192.0.2.80 is a virtual address of [pool.web]",
             ),
             (
                 "ports = [\"25/tcp\"]\nban_time = \"1h\"",

@@ -14,7 +14,7 @@ use crate::{
     instance,
     jails::JailConfig,
     log_worker::Workers,
-    service::{Refusal, Service},
+    service::{Refusal, Service, is_a_jail},
     uplinks,
     watch::Watches,
 };
@@ -278,11 +278,11 @@ impl Reload for Reloader {
         // Held until it is done: nobody reloads meanwhile.
         let mut workers = self.workers();
         let old = self.service.config.get();
+        is_a_jail(&old, jail)?;
         let mut new = Config::clone(&old);
         let named = |one: &&mut JailConfig| one.name == jail;
-        let Some(changed) = new.jails.iter_mut().find(named) else {
-            return Err(Refusal::NotFound(format!("there is no jail {jail:?}")));
-        };
+        let changed = new.jails.iter_mut().find(named);
+        let changed = changed.expect("a copy has the same jails");
         change(changed)?;
         let limits = changed.limits.check();
         limits.map_err(|(key, allowed)| Refusal::Malformed(format!("{key} {allowed}")))?;

@@ -71,7 +71,7 @@ pub struct Questions {
 }
 
 /// Is a jail of this name enabled?
-pub(super) fn is_a_jail(config: &Config, jail: &str) -> Result<(), Refusal> {
+pub(crate) fn is_a_jail(config: &Config, jail: &str) -> Result<(), Refusal> {
     if config.jails.iter().any(|known| known.name == jail) {
         return Ok(());
     }

@@ -57,6 +57,39 @@ fn directories_beside_the_file_are_read() {
     assert_eq!(instance, "b");
 }
 
+/// `weir status` and `weir detach` ask for no more than these of a configuration.
+#[test]
+fn a_mistake_about_a_place_is_named_with_its_own_file_and_line() {
+    for (main, fragment, said) in [
+        (
+            "\nstate_dir = 7\n",
+            "",
+            "/weir.toml:2: state_dir is an integer; allowed: an absolute path such as",
+        ),
+        (
+            MAIN_TEXT,
+            "\n\ninstance = [\"b\"]\n",
+            "/conf.d/a.toml:3: instance is an array; allowed: a name of letters",
+        ),
+        (MAIN_TEXT, "\n[jail.x\n", "/conf.d/a.toml:2: "),
+        ("pin_root = \"/a\"\nx = = 1\n", "", "/weir.toml:2: "),
+    ] {
+        let dir = directory(&[("weir.toml", main), ("conf.d/a.toml", fragment)]);
+        let error = places_of(dir.path()).unwrap_err().to_string();
+        let said = format!("{}{said}", dir.path().display());
+        assert!(error.starts_with(&said), "{said}: {error}");
+    }
+    // Mistakes about something else do not hide them.
+    let dir = directory(&[
+        ("weir.toml", "bakend = 1\ninstance = \"a\"\n"),
+        ("conf.d/a.toml", "state_dir = \"/b\"\nbakend = 2\n"),
+    ]);
+    let places = places_of(dir.path()).unwrap();
+    assert_eq!(places.instance, "a");
+    assert_eq!(places.state_dir, std::path::Path::new("/b"));
+    assert_eq!(places.pin_root, std::path::Path::new("/sys/fs/bpf/weir"));
+}
+
 #[test]
 fn a_mistake_is_named_with_its_own_file_and_line() {
     for (file, text, said) in [
