@@ -8,6 +8,7 @@ use std::{
 
 use weir_core::{
     Action, PortSet,
+    ban::MAX_NAME,
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 
@@ -23,6 +24,17 @@ pub const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Whether the byte may be in the name of a section.
 pub fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// Notes a mistake at the head of a section whose `name` is none; `kind` is what it names,
+/// such as "jail".
+pub fn check_name(section: &Section<'_, '_>, kind: &str, name: &str) {
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+        section.error(
+            section.line(),
+            format!("{kind} name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+        );
+    }
 }
 
 /// A key that holds an absolute path.
@@ -136,6 +148,26 @@ mod tests {
         for byte in 0..=u8::MAX {
             let fine = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
             assert_eq!(name_byte(byte), fine.as_bytes().contains(&byte), "{byte}");
+        }
+    }
+
+    #[test]
+    fn a_section_whose_name_is_none_is_told_at_its_head() {
+        let named = |name: &str| {
+            read(&format!("\n[jail.{name:?}]\n"), |root| {
+                for (name, section) in root.named_sections("jail") {
+                    check_name(&section, "jail", &name);
+                }
+            })
+        };
+        let longest = "x".repeat(MAX_NAME);
+        for good in ["a", "web-1_b", &longest] {
+            assert_eq!(named(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a b", "\u{e9}", &format!("{longest}x")] {
+            let said =
+                format!("weir.toml:2: jail name {bad:?}; allowed: 1-48 letters, digits, - and _");
+            assert_eq!(named(bad), Err(said), "{bad}");
         }
     }
 

@@ -23,11 +23,10 @@ use weir_config::manual::{
 };
 use weir_config::{
     At, Section,
-    values::{action, limits, name_byte, scope},
+    values::{action, check_name, limits, scope},
 };
 use weir_core::{
     Action, PortSet, Prefix, PrefixSet,
-    ban::MAX_NAME,
     detect::{Definition, JournalMatch, Program},
     policy::JailLimits,
 };
@@ -273,12 +272,7 @@ pub(crate) fn read(
     let mut jails = Vec::new();
     for (name, mut section) in root.named_sections("jail") {
         let line = section.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            section.error(
-                line,
-                format!("jail name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&section, "jail", &name);
         let enabled = section.boolean("enabled").unwrap_or(true);
         let filter = section.string("filter", "the name of a filter");
         let filter_line = filter.as_ref().map_or(line, |at| at.line);

@@ -13,11 +13,9 @@ use weir_config::{
         Usual::{Is, Means, Required},
         key,
     },
-    values::{name_byte, optional_path, scope},
+    values::{check_name, optional_path, scope},
 };
-use weir_core::{
-    PortRange, Protocol, balance::acl::Who, ban::MAX_NAME, geo::Selector, geofence::Direction,
-};
+use weir_core::{PortRange, Protocol, balance::acl::Who, geo::Selector, geofence::Direction};
 
 use crate::{
     CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, NamePattern, Peer, Peers,
@@ -258,12 +256,7 @@ pub fn read(
     let mut takes_all: Option<String> = None;
     for (name, mut table) in section.named_sections("rules") {
         let line = table.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            table.error(
-                line,
-                format!("rule name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&table, "rule", &name);
         // A key that was read is there no more.
         let place_of_path = table.place(table.line_of("path").unwrap_or(line));
         let rule_line = table.line_of("peer").unwrap_or(line);

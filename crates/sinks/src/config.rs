@@ -13,8 +13,10 @@ use std::{
 };
 
 use ureq::http::Uri;
-use weir_config::{At, Section, values::name_byte};
-use weir_core::ban::MAX_NAME;
+use weir_config::{
+    At, Section,
+    values::{check_name, name_byte},
+};
 use weir_events::Kind;
 use weir_libzmq::Libzmq;
 use weir_sources::certificates;
@@ -172,12 +174,7 @@ pub fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<SinkC
     let mut sinks: Vec<SinkConfig> = Vec::new();
     for (name, mut section) in root.named_sections("sink") {
         let line = section.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            section.error(
-                line,
-                format!("sink name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&section, "sink", &name);
         let has_kind = section.has("kind");
         let kind = section.choice("kind", &KINDS);
         let Some(word) = kind else {

@@ -15,9 +15,9 @@ use weir_config::{
         Usual::{Is, Means, Required},
         key,
     },
-    values::{name_byte, optional_path, path},
+    values::{check_name, optional_path, path},
 };
-use weir_core::{Prefix, Protocol, balance::acl::Who, ban::MAX_NAME};
+use weir_core::{Prefix, Protocol, balance::acl::Who};
 use weir_identity::{AppConfig, Digest, Peer, Rule};
 
 /// Where keys are by default.
@@ -161,14 +161,7 @@ pub fn read(
     let mut tags = BTreeMap::<[u8; 4], Digest>::new();
     for (name, mut table) in section.named_sections("require") {
         let line = table.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            table.error(
-                line,
-                format!(
-                    "requirement name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"
-                ),
-            );
-        }
+        check_name(&table, "requirement", &name);
         let mistakes = table.mistakes();
         let requirement = requirement(&name, &mut table);
         if let Some(mistake) = note_tags(&mut tags, &requirement) {

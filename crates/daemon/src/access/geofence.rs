@@ -11,12 +11,11 @@ use weir_config::manual::{
 };
 use weir_config::{
     At, Section,
-    values::{name_byte, scope},
+    values::{check_name, scope},
 };
 use weir_core::{
     PortSet, Prefix, PrefixSet,
     address_class::MAX_FENCES,
-    ban::MAX_NAME,
     geo::{Continent, Country, Selector},
     geofence::{Direction, Fence, RuleAction},
 };
@@ -131,12 +130,7 @@ pub(crate) fn read(
     let asn_database = mmdb(&mut section, "asn_database", host, warnings);
     let mut rules = Vec::new();
     for (name, mut rule) in section.named_sections("rules") {
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            rule.error(
-                rule.line(),
-                format!("rule name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&rule, "rule", &name);
         rules.push(read_rule(
             &mut rule,
             format!("geofence.rules.{name}"),

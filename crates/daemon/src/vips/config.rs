@@ -9,9 +9,8 @@ use weir_config::{
         Usual::{Is, Means, Required},
         key,
     },
-    values::name_byte,
+    values::check_name,
 };
-use weir_core::ban::MAX_NAME;
 use weir_vrrp::{
     Checksum, Settings,
     advertisement::{MAX_INTERVAL, MAX_V4_ADDRESSES, MAX_V6_ADDRESSES},
@@ -177,12 +176,7 @@ pub(crate) fn read(
 
 fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConfig>) -> VrrpConfig {
     let (line, of) = (section.line(), format!("[vrrp.{name}]"));
-    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-        section.error(
-            line,
-            format!("vrrp name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-        );
-    }
+    check_name(section, "vrrp", &name);
     let id = section.integer("id", ID);
     if id.is_none() && !section.has("id") {
         section.error(

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use weir_core::{
     Action, PortSet, Prefix, PrefixSet,
-    ban::MAX_NAME,
     policy::{Jail, JailLimits},
 };
 
@@ -16,7 +15,7 @@ use weir_config::manual::{
 };
 use weir_config::{
     At, Section,
-    values::{action, limits, name_byte, scope},
+    values::{action, check_name, limits, scope},
 };
 
 /// `[watch.NAME]` in weir.toml(5).
@@ -95,13 +94,7 @@ impl WatchConfig {
 pub(crate) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<WatchConfig> {
     let mut watches = Vec::new();
     for (name, mut section) in root.named_sections("watch") {
-        let line = section.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            section.error(
-                line,
-                format!("watch name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&section, "watch", &name);
         let enabled = section.boolean("enabled").unwrap_or(true);
         let command = command(&mut section, &name, enabled, warnings);
         let mut limits = limits(&mut section, false);

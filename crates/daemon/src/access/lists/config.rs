@@ -12,9 +12,9 @@ use weir_config::manual::{
 };
 use weir_config::{
     At, Section,
-    values::{name_byte, scope},
+    values::{check_name, scope},
 };
-use weir_core::{PortSet, address_class::MAX_LISTS, ban::MAX_NAME, geofence::Direction};
+use weir_core::{PortSet, address_class::MAX_LISTS, geofence::Direction};
 use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
 use crate::host::HostFacts;
@@ -196,12 +196,7 @@ pub(crate) fn read(
     let mut kinds = [0usize; 2];
     for (name, mut section) in root.named_sections("list") {
         let line = section.line();
-        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
-            section.error(
-                line,
-                format!("list name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
-            );
-        }
+        check_name(&section, "list", &name);
         let enabled = section.boolean("enabled").unwrap_or(true);
         let list = one(&mut section, &name, host, warnings);
         section.finish();
