@@ -215,3 +215,51 @@ fn root_p2_new_flows_leave_a_real_that_dies_or_is_removed() {
     of(0, &mut flows);
     of(1, &mut flows);
 }
+
+/// Reals that had flows keep them, and get new ones, while a first check goes on for longer
+/// than a start or a reload waits for it.
+#[test]
+fn root_a_slow_first_check_moves_no_flow() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let checked_for = |seconds: &str| {
+        let check = format!(
+            "check = {{ command = [\"/bin/sleep\", \"{seconds}\"], interval = \"1s\", timeout = \"20s\""
+        );
+        config("tcx").replace("check = { interval = \"1s\"", &check)
+    };
+    let mut weir = Weir::start(&segment.host, &checked_for("0"));
+    live_of_all_soon(&weir);
+    let mut flows = segment.flows();
+    let mut keep_theirs = |weir: &Weir| {
+        let unknown = |weir: &Weir| {
+            let shown = pool(weir);
+            let mut reals = shown["reals"].as_array().unwrap().iter();
+            reals.all(|real| real["state"] == "unknown")
+        };
+        assert!(unknown(weir), "the check is over: {}", pool(weir));
+        for (family, number, flow) in &mut flows {
+            assert_eq!(flow.ask(CLIENT[*family]), *number);
+        }
+        assert_eq!(segment.all_served_by(40), [0, 1].into());
+        let shown = weir.ask(&["pool", "show", "web"]).done().out;
+        assert!(
+            shown.contains("not checked yet, keeps its flows"),
+            "{shown}"
+        );
+        assert_eq!(weir.json(&["status"])["alerts"].to_string(), "[]");
+        live_of_all_soon(weir);
+        for (family, number, flow) in &mut flows {
+            assert_eq!(flow.ask(CLIENT[*family]), *number);
+        }
+    };
+    weir.kill();
+    weir.configure(&checked_for("5"));
+    weir.run();
+    keep_theirs(&weir);
+    weir.configure(&checked_for("5.5"));
+    weir.ask(&["reload"]).done();
+    keep_theirs(&weir);
+}

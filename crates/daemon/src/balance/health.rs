@@ -18,13 +18,34 @@ pub(super) struct Health {
     pub(super) life: Life,
     /// Checks in a row that said otherwise.
     against: u32,
+    /// The real has flows from before its first check.
+    had_flows: bool,
 }
 
 impl Health {
     pub(super) const UNKNOWN: Self = Self {
         life: Life::Unknown,
         against: 0,
+        had_flows: false,
     };
+
+    /// No check has ended yet of a real that has flows: it took them under an earlier
+    /// daemon, or while another check called it up. A check that is slow is no reason to
+    /// break them.
+    pub(super) const UNKNOWN_WITH_FLOWS: Self = Self {
+        had_flows: true,
+        ..Self::UNKNOWN
+    };
+
+    /// Whether the real may have flows: it answers its checks, or had flows before and no
+    /// check has said anything yet.
+    pub(super) fn may_have_flows(&self) -> bool {
+        match self.life {
+            Life::Up => true,
+            Life::Unknown => self.had_flows,
+            Life::Down => false,
+        }
+    }
 
     /// Counts one more check; true: the real's health has changed by it.
     pub(super) fn note(&mut self, lives: bool, rise: u32, fall: u32) -> bool {
@@ -44,7 +65,7 @@ impl Health {
         }
         *self = Self {
             life: said,
-            against: 0,
+            ..Self::UNKNOWN
         };
         true
     }
@@ -77,5 +98,16 @@ mod tests {
         }
         let mut health = Health::UNKNOWN;
         assert!(health.note(false, 2, 3) && health.life == Life::Down);
+    }
+
+    #[test]
+    fn a_real_that_had_flows_keeps_them_until_its_first_check_has_ended() {
+        assert!(!Health::UNKNOWN.may_have_flows());
+        for lives in [true, false] {
+            let mut health = Health::UNKNOWN_WITH_FLOWS;
+            assert!(health.may_have_flows() && health.life == Life::Unknown);
+            assert!(health.note(lives, 2, 3));
+            assert_eq!(health.may_have_flows(), lives);
+        }
     }
 }

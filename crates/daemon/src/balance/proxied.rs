@@ -25,7 +25,6 @@ use super::{
     Pool, RealState as Checked, State,
     config::{Forward, Method},
     emergency::{Servers, servers},
-    health::Life,
     settings::Mode,
 };
 use crate::threads::{self, Pulses};
@@ -320,10 +319,10 @@ impl ProxiedPool {
             let real = self.reals.entry(address);
             let real = real.or_insert_with(|| Arc::new(Real::new(address)));
             real.set_port(one.config.port);
-            match (one.setting.mode, one.health.life) {
+            match (one.setting.mode, one.health.may_have_flows()) {
                 (Mode::Disabled, _) => cut(real),
-                (_, Life::Up) => real.set_state(RealState::Keeps),
-                (_, Life::Down | Life::Unknown) => real.set_state(RealState::Down),
+                (_, true) => real.set_state(RealState::Keeps),
+                (_, false) => real.set_state(RealState::Down),
             }
         }
         are_cut

@@ -88,7 +88,7 @@ impl Pool {
 impl RealState {
     /// Where its packets go, if it takes any.
     pub(super) fn takes(&self, link: Option<&Link>) -> Option<Real> {
-        let lives = self.health.life == Life::Up && !self.is_proxied;
+        let lives = self.health.may_have_flows() && !self.is_proxied;
         let takes = lives && self.setting.mode != Mode::Disabled;
         let on_segment = |link: &Link| {
             Some(Real {
@@ -143,8 +143,10 @@ impl RealState {
         self.is_up() && self.weight() > 0
     }
 
+    /// Whether the real can have flows: it lives, or did when it was asked last, and there
+    /// is a way to it.
     pub(super) fn is_up(&self) -> bool {
-        self.health.life == Life::Up && (self.mac.is_some() || self.is_proxied)
+        self.health.may_have_flows() && (self.mac.is_some() || self.is_proxied)
     }
 
     /// The real's share of new flows: 0 if it is draining or disabled.
@@ -182,7 +184,9 @@ impl State {
         self.real_numbers.take_over(&reals_of(config), known);
     }
 
-    /// Takes a configuration on; what is known of reals that stay is kept.
+    /// Takes a configuration on; what is known of reals that stay is kept. One that had
+    /// flows so far, and is to be checked otherwise or by another daemon, has them until
+    /// the first check has ended.
     pub(super) fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
         self.interface = config.interface.clone().unwrap_or_default();
         // Opened anew by the first who is asked; checks that are under way are begun anew.
@@ -190,6 +194,11 @@ impl State {
         self.threads = config.threads;
         let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
         self.pool_numbers.keep(&names);
+        // At a start no more is known of them than that the kernel has them.
+        let mut with_flows: BTreeSet<_> = match self.pools.is_empty() {
+            true => self.real_numbers.0.keys().cloned().collect(),
+            false => BTreeSet::new(),
+        };
         let fresh = self.real_numbers.keep(&reals_of(config));
         let served: BTreeMap<String, Servers> = self
             .pools
@@ -204,8 +213,14 @@ impl State {
                     .pools
                     .iter()
                     .any(|p| p.name == name && p.check.asks_like(&check));
-                let kept = pool.reals.into_iter().filter(move |_| same);
-                kept.map(move |real| ((name.clone(), real.config.address), real))
+                let all = pool.reals.into_iter();
+                all.map(move |real| ((name.clone(), real.config.address), real, same))
+            })
+            .filter_map(|(key, real, same)| {
+                if !same && real.health.may_have_flows() {
+                    with_flows.insert(key.clone());
+                }
+                same.then_some((key, real))
             })
             .collect();
         let settings = &self.settings;
@@ -230,7 +245,10 @@ impl State {
                         setting,
                         number: self.real_numbers.0[&key],
                         id: real_id(&pool.name, real.address),
-                        health: Health::UNKNOWN,
+                        health: match with_flows.contains(&key) {
+                            true => Health::UNKNOWN_WITH_FLOWS,
+                            false => Health::UNKNOWN,
+                        },
                         since: Timestamp::now(),
                         back: None,
                         why: String::new(),
@@ -467,7 +485,7 @@ impl State {
         let takers = self.takers();
         let drains = |pool: &Pool| {
             let keeps = |real: &RealState| {
-                real.health.life == Life::Up && real.setting.mode != Mode::Disabled
+                real.health.may_have_flows() && real.setting.mode != Mode::Disabled
             };
             let mut reals = pool.reals.iter();
             reals.any(|real| keeps(real) && !takers.contains(&real.number))
@@ -531,100 +549,4 @@ pub(super) fn places(numbers: impl Iterator<Item = u32>) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::balance::config;
-
-    #[test]
-    fn a_dead_real_is_down_for_the_reason_by_which_it_was_found_down() {
-        let pool = pool_of(1, 9);
-        let mut state = State::default();
-        state.configure(&config_of(pool.clone()));
-        let real = &mut state.pools[0].reals[0];
-        for (number, why) in ["no answer in time", "No route to host"]
-            .into_iter()
-            .enumerate()
-        {
-            let told = real.note(&pool, Err(why.to_owned()));
-            assert_eq!(told.is_some(), number == 0, "{why}");
-            assert_eq!(real.why, why);
-            assert_eq!(real.down_because, "no answer in time");
-        }
-        assert!(real.note(&pool, Ok(())).is_some());
-        assert!(real.why.is_empty());
-    }
-
-    /// A pool with so many reals, checked by HTTP at a port.
-    fn pool_of(reals: usize, port: u16) -> PoolConfig {
-        let real = |n: usize| config::RealConfig {
-            address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
-            weight: 1,
-            port: None,
-            quic_server_id: None,
-        };
-        let http = config::HttpConfig {
-            path: "/".to_owned(),
-            host: None,
-            status: vec![200..=399],
-        };
-        PoolConfig {
-            name: "web".to_owned(),
-            vips: vec![],
-            ports: vec![],
-            reals: (0..reals).map(real).collect(),
-            emergency: None,
-            acl: None,
-            method: Method::Maglev,
-            slow_start: Duration::ZERO,
-            udp_timeout: Duration::from_secs(60),
-            forward: Forward::L2,
-            check: config::CheckConfig {
-                kind: config::CheckKind::Http(http),
-                port,
-                is_port_chosen: true,
-                interval: Duration::from_secs(1),
-                timeout: Duration::from_secs(600),
-                rise: 1,
-                fall: 1,
-                asks_vips: false,
-            },
-        }
-    }
-
-    fn config_of(pool: PoolConfig) -> BalanceConfig {
-        BalanceConfig {
-            interface: Some("eth0".to_owned()),
-            announce: false,
-            threads: None,
-            pools: vec![pool],
-        }
-    }
-
-    #[test]
-    fn checks_are_bounded_and_nobody_is_forgotten() {
-        // It answers nobody.
-        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut state = State::default();
-        state.configure(&config_of(pool_of(MAX_CHECKS + 40, port)));
-        let are_under_way = |state: &State| -> Vec<bool> {
-            state.reals().map(|real| real.check.is_some()).collect()
-        };
-        for _ in 0..2 {
-            state.check();
-            let begun = are_under_way(&state);
-            let (first, rest) = begun.split_at(MAX_CHECKS);
-            assert!(first.iter().all(|begun| *begun));
-            assert!(!rest.iter().any(|begun| *begun));
-        }
-        // All of them are over, and due again: those that never had one come first.
-        for real in &mut state.pools[0].reals[..MAX_CHECKS] {
-            real.check = None;
-            real.next = Instant::now();
-        }
-        state.check();
-        let begun = are_under_way(&state);
-        assert!(begun[MAX_CHECKS..].iter().all(|begun| *begun));
-        assert_eq!(begun.iter().filter(|begun| **begun).count(), MAX_CHECKS);
-    }
-}
+mod tests;

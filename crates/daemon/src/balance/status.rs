@@ -9,6 +9,7 @@ use weir_core::PortRange;
 use super::{
     Balancer, RealState,
     config::PoolConfig,
+    health::Health,
     proxied::{ProxiedReal, ProxiedService},
     slow_start,
 };
@@ -88,10 +89,10 @@ pub struct RealStatus {
     /// `enabled`, or what `weir real` has said: `draining`, `disabled`.
     pub mode: &'static str,
     /// `up`, `down`, `unresolved` (it answers, and packets of clients have no way to it) or
-    /// `unknown`.
+    /// `unknown` (no check of it has ended yet).
     pub state: &'static str,
     /// The reason of a state: of `down` the result of the last check; of `unresolved` the
-    /// missing way.
+    /// missing way; of `unknown` that it has flows from before, if so.
     pub why: String,
     /// The time at which the real was found up or down.
     pub since: Timestamp,
@@ -202,6 +203,9 @@ impl Balancer {
                     step * 100 / slow_start::STEPS
                 ),
                 None if real.state() == "unresolved" => real.no_way.clone(),
+                None if real.health == Health::UNKNOWN_WITH_FLOWS => {
+                    "not checked yet, keeps its flows".to_owned()
+                }
                 None => real.why.clone(),
             },
             since: real.since,
