@@ -263,3 +263,52 @@ fn root_a_slow_first_check_moves_no_flow() {
     weir.ask(&["reload"]).done();
     keep_theirs(&weir);
 }
+
+/// What was said of a real that a configuration leaves out is forgotten when that is in
+/// force, and not when it is refused for another reason.
+#[test]
+fn root_a_refused_reload_forgets_nothing_that_was_said_of_a_real() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let mut weir = Weir::start(&segment.host, &config("tcx"));
+    live_soon(&weir, 2);
+    let settings = |weir: &Weir| -> Vec<(Value, Value)> {
+        let shown = pool(weir);
+        let reals = shown["reals"].as_array().unwrap().iter();
+        reals
+            .map(|real| (real["address"].clone(), real["mode"].clone()))
+            .collect()
+    };
+    let disabled = [(REAL[0], "disabled"), (REAL[1], "enabled")];
+    let disabled = disabled.map(|(real, mode)| (Value::from(real), Value::from(mode)));
+    weir.ask(&["real", "disable", "web", REAL[0]]).done();
+    assert_eq!(settings(&weir), disabled);
+    let without = config("tcx").replace(&format!("{{ address = \"{}\" }}, ", REAL[0]), "");
+    // Refused behind the pools: by tokens, without the real and without any pool.
+    let no_keys = "[token]\nkeys = \"/nowhere/keys\"\n";
+    let no_pool = "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n";
+    for refused in [&*without, no_pool] {
+        weir.configure(&format!("{refused}{no_keys}"));
+        weir.ask(&["reload"]).refused(&["/nowhere/keys"]);
+        assert_eq!(settings(&weir), disabled);
+        live_soon(&weir, 1);
+        assert_eq!(segment.all_served_by(20), [1].into());
+    }
+    // On disk as well.
+    weir.kill();
+    weir.configure(&config("tcx"));
+    weir.run();
+    live_soon(&weir, 1);
+    assert_eq!(settings(&weir), disabled);
+    assert_eq!(segment.all_served_by(20), [1].into());
+    // In force without the real: it comes back as it is configured.
+    for config in [&*without, &config("tcx")] {
+        weir.configure(config);
+        weir.ask(&["reload"]).done();
+    }
+    live_soon(&weir, 2);
+    assert_eq!(settings(&weir)[0].1, "enabled");
+    assert_eq!(segment.all_served_by(40), [0, 1].into());
+}

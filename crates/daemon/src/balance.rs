@@ -326,11 +326,9 @@ impl Balancer {
         let mut state = self.state();
         let names: Vec<_> = state.pools.iter().map(|p| p.config.name.clone()).collect();
         let Some(config) = config else {
-            let mut settings = std::mem::take(&mut state.settings);
-            self.forget(&mut settings, |_, _| false);
             *state = State {
                 told: state.told.take(),
-                settings,
+                settings: std::mem::take(&mut state.settings),
                 ..State::default()
             };
             names
@@ -341,11 +339,6 @@ impl Balancer {
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
-        self.forget(&mut state.settings, |pool, real| {
-            let pools = config.pools.iter().filter(|known| known.name == pool);
-            let mut reals = pools.flat_map(PoolConfig::own_reals);
-            reals.any(|known| known.address == real)
-        });
         // Reals whose counters begin anew: at a start all of them, as services' do.
         let mut fresh = Vec::new();
         if state.real_numbers.0.is_empty()
@@ -378,9 +371,18 @@ impl Balancer {
         self.follow(&mut state)
     }
 
-    /// What was said of reals that are configured no more counts no more.
-    fn forget(&self, settings: &mut Settings, is_there: impl Fn(&str, IpAddr) -> bool) {
-        let gone = settings.keep(is_there);
+    /// What was said of reals that this configuration has no more counts no more. It is in
+    /// force, and nothing takes it back: a reload that is refused after
+    /// [`apply`](Self::apply) would lose the settings otherwise.
+    pub fn forget_settings(&self, config: Option<&BalanceConfig>) {
+        let mut state = self.state();
+        let settings = &mut state.settings;
+        let gone = settings.keep(|pool, real| {
+            let pools = config.iter().flat_map(|config| &config.pools);
+            let pools = pools.filter(|known| known.name == pool);
+            let mut reals = pools.flat_map(PoolConfig::own_reals);
+            reals.any(|known| known.address == real)
+        });
         for (pool, real) in &gone {
             tracing::info!("pool {pool}: what was said of real {real} is forgotten with it");
         }

@@ -186,6 +186,7 @@ impl Reloader {
             }
             self.service.set_config(new.clone());
         }
+        self.service.balancer.forget_settings(new.balance.as_ref());
         for about in ["reload", "allow-list", "decoy", "classes"] {
             self.service.alerts.clear(about);
         }

@@ -137,6 +137,8 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
         put => put?,
     }
     service.backend.attach()?;
+    let config = service.config.get();
+    service.balancer.forget_settings(config.balance.as_ref());
     for portion in rewrite.chunks(PORTION) {
         let saved = service.store.remember_now(
             portion
