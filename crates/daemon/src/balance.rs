@@ -8,6 +8,7 @@ pub mod config;
 mod emergency;
 mod health;
 mod link;
+mod not_begun;
 mod numbers;
 mod proxied;
 mod proxy_config;
@@ -70,6 +71,8 @@ const ABOUT: &str = "balance";
 const ABOUT_SETTINGS: &str = "balance:reals";
 /// Alerts about checks at virtual addresses have this subject.
 const ABOUT_VIP_CHECKS: &str = "balance:vip-checks";
+/// Alerts about checks that cannot be begun have this subject.
+const ABOUT_CHECKS: &str = "balance:checks";
 /// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
@@ -169,6 +172,8 @@ struct RealState {
     /// own words would be told again with each.
     down_because: String,
     next: Instant,
+    /// The reason why the last check could not be begun, which is none of the real's.
+    not_asked: Option<String>,
     check: Option<Check>,
     /// Behind a check that it has passed: whether it has the virtual addresses.
     vip_check: Option<VipCheck>,
@@ -336,6 +341,7 @@ impl Balancer {
                 .for_each(|name| self.alerts.clear(&about(name)));
             self.alerts.clear(ABOUT);
             self.alerts.clear(ABOUT_VIP_CHECKS);
+            self.alerts.clear(ABOUT_CHECKS);
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
@@ -397,6 +403,10 @@ impl Balancer {
     /// Has the backend do what is known now.
     fn follow(&self, state: &mut State) -> Result<(), weir_enforce::Error> {
         state.looked = Some(Instant::now());
+        match state.cannot_ask() {
+            None => self.alerts.clear(ABOUT_CHECKS),
+            Some(message) => self.alerts.raise(ABOUT_CHECKS, message),
+        }
         self.join_acls(state);
         self.follow_proxied(state);
         let is_protected = |index| {
@@ -506,7 +516,10 @@ impl Balancer {
                 _ if real.setting.mode == Mode::Disabled => "disabled".to_owned(),
                 "unresolved" => real.no_way.clone(),
                 "down" => real.down_because.clone(),
-                "unknown" => "not checked yet".to_owned(),
+                "unknown" => match &real.not_asked {
+                    Some(why) => format!("cannot be checked: {why}"),
+                    None => "not checked yet".to_owned(),
+                },
                 _ if real.setting.mode == Mode::Draining => "draining".to_owned(),
                 _ => "weight 0".to_owned(),
             };

@@ -251,7 +251,7 @@ pub fn may_identify_programs() -> bool {
 /// Descriptors that the daemon may hold, where the host allows so many: systemd
 /// gives 1,024 at first, and one source of logs may hold 4,096 files. (No more:
 /// some programs close every descriptor that they might have.)
-const MAX_FILES: u64 = 65_536;
+pub(crate) const MAX_FILES: u64 = 65_536;
 
 /// Has the limit of open files raised as far as it may be.
 pub fn raise_file_limit() {

@@ -22,7 +22,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, bind, socket_with},
 };
 
-use super::config::CheckKind;
+use super::{config::CheckKind, not_begun::NotBegun};
 use command::Command;
 use dns::Dns;
 pub(super) use dns::query as dns_query;
@@ -60,8 +60,13 @@ enum UnderWay {
 }
 
 impl Check {
-    /// Begins one; where it cannot be, that is why the real is down.
-    pub(super) fn begin(kind: &CheckKind, to: &Target, timeout: Duration) -> Result<Self, String> {
+    /// Begins one; where it cannot be, that is why the real is down, unless this host is at
+    /// fault.
+    pub(super) fn begin(
+        kind: &CheckKind,
+        to: &Target,
+        timeout: Duration,
+    ) -> Result<Self, NotBegun> {
         let begun = match kind {
             CheckKind::Command(command) => {
                 Command::begin(command, to, timeout).map(UnderWay::Command)
@@ -73,7 +78,7 @@ impl Check {
         };
         begun
             .map(Self)
-            .map_err(|error| named(kind, error.to_string()))
+            .map_err(|error| NotBegun::new(&error, named(kind, error.to_string())))
     }
 
     /// Whether the check runs a process.
@@ -163,7 +168,7 @@ mod tests {
             vip: to.ip(),
             pool: "web".to_owned(),
         };
-        let mut check = Check::begin(kind, &target, timeout)?;
+        let mut check = Check::begin(kind, &target, timeout).map_err(NotBegun::into_why)?;
         loop {
             if let Some(known) = check.look(kind) {
                 return known;

@@ -319,6 +319,7 @@ pub(crate) fn read(
         pools,
     };
     warn_of_host(&config, &host.addresses(), warnings);
+    warnings.extend(proxy_config::too_many_connections(&config.pools));
     Some(config)
 }
 

@@ -11,7 +11,11 @@ use weir_config::{
     },
     values::SECOND,
 };
+use weir_core::Protocol;
 use weir_proxy::{Limits, ProxyHeader};
+
+use super::config::{Forward, PoolConfig};
+use crate::instance::MAX_FILES;
 
 /// `[proxy]` in weir.toml(5).
 pub(super) const MANUAL: Table = Table {
@@ -149,5 +153,67 @@ pub(super) fn limits(
         udp_timeout,
         header: header.map_or(ProxyHeader::None, |at| at.value),
         is_transparent: transparent,
+    }
+}
+
+/// A warning if the proxy may have more connections than the daemon has descriptors for.
+pub(super) fn too_many_connections(pools: &[PoolConfig]) -> Option<String> {
+    let proxied = pools.iter().filter_map(|pool| match &pool.forward {
+        Forward::Proxy(limits) => Some((pool, limits)),
+        _ => None,
+    });
+    let descriptors = proxied.map(|(pool, limits)| {
+        let has = |protocol| pool.ports.iter().any(|(of, _)| *of == protocol);
+        // A connection has a socket at each end, a flow of datagrams one to its real.
+        let tcp = if has(Protocol::Tcp) { 2 } else { 0 };
+        let udp = if has(Protocol::Udp) { 1 } else { 0 };
+        (tcp + udp) * limits.flows
+    });
+    let descriptors: u64 = descriptors.sum();
+    (descriptors > MAX_FILES).then(|| {
+        format!(
+            "pools with forward = \"proxy\" may have connections and flows of datagrams for {descriptors} descriptors (max_connections), and the daemon has {MAX_FILES} at most, for all it does: beyond that connections wait, and checks of reals cannot be begun"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::{config::Config, host::fake::FakeHost};
+
+    #[test]
+    fn more_connections_than_the_daemon_has_descriptors_for_are_warned_of() {
+        let pool = |name: &str, vip: u8, ports: &str, most: u64| {
+            format!(
+                "[pool.{name}]\nvip = [\"198.51.100.{vip}\"]\nports = {ports}\nreals = [{{ address = \"10.0.0.11\" }}]\nforward = \"proxy\"\nmax_connections = {most}\ncheck = {{ port = 80 }}\n"
+            )
+        };
+        let warned = |text: &str| {
+            let config = Config::check(Path::new("weir.toml"), text, &FakeHost::default());
+            let warnings = config
+                .map_err(|errors| errors.to_string())
+                .unwrap()
+                .warnings;
+            warnings.join("\n")
+        };
+        let of_each = "[\"53/tcp\", \"53/udp\"]";
+        for (ports, most) in [
+            ("[\"80/tcp\", \"443/tcp\"]", 65_536 / 2),
+            ("[\"53/udp\"]", 65_536),
+            (of_each, 65_536 / 3),
+        ] {
+            let text = pool("web", 80, ports, most);
+            assert!(!warned(&text).contains("descriptors"), "{ports}");
+            let text = pool("web", 80, ports, most + 1);
+            let told = warned(&text);
+            assert!(told.contains("the daemon has 65536 at most"), "{told}");
+        }
+        // They are of all pools together.
+        let one = pool("web", 80, "[\"80/tcp\"]", 30_000);
+        assert!(!warned(&one).contains("descriptors"));
+        let both = one + &pool("names", 81, of_each, 3_000);
+        assert!(warned(&both).contains("for 69000 descriptors"));
     }
 }

@@ -27,6 +27,7 @@ use super::{
     event,
     health::{Health, Life},
     link::{Link, link},
+    not_begun::NotBegun,
     settings::Mode,
     sources,
     tunnel::{self, Neighbourhoods},
@@ -254,6 +255,7 @@ impl State {
                         why: String::new(),
                         down_because: String::new(),
                         next: Instant::now(),
+                        not_asked: None,
                         check: None,
                         vip_check: None,
                         vip_turn: 0,
@@ -358,8 +360,12 @@ impl State {
                 pool: pool.name.clone(),
             };
             match Check::begin(&config.kind, &target, config.timeout) {
-                Ok(check) => real.check = Some(check),
-                Err(why) => self.news.extend(real.note(pool, Err(why))),
+                Ok(check) => (real.check, real.not_asked) = (Some(check), None),
+                Err(NotBegun::HostLacks(why)) => real.not_asked = Some(why),
+                Err(NotBegun::RealFails(why)) => {
+                    real.not_asked = None;
+                    self.news.extend(real.note(pool, Err(why)));
+                }
             }
         }
     }

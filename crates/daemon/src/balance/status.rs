@@ -197,16 +197,17 @@ impl Balancer {
             weight: real.weight(),
             mode: real.setting.mode.name(),
             state: real.state(),
-            why: match real.ramp(pool.slow_start, Instant::now()) {
-                Some(step) => format!(
+            why: match (real.ramp(pool.slow_start, Instant::now()), &real.not_asked) {
+                (Some(step), _) => format!(
                     "slow start, {} % of its weight",
                     step * 100 / slow_start::STEPS
                 ),
-                None if real.state() == "unresolved" => real.no_way.clone(),
-                None if real.health == Health::UNKNOWN_WITH_FLOWS => {
+                _ if real.state() == "unresolved" => real.no_way.clone(),
+                (None, Some(why)) => format!("cannot be checked: {why}"),
+                _ if real.health == Health::UNKNOWN_WITH_FLOWS => {
                     "not checked yet, keeps its flows".to_owned()
                 }
-                None => real.why.clone(),
+                (None, None) => real.why.clone(),
             },
             since: real.since,
             mac: real

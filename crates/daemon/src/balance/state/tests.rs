@@ -193,3 +193,58 @@ fn a_real_whose_check_changes_keeps_its_flows_if_it_was_up() {
     second.note(&pool, Ok(()));
     assert_eq!(with_flows(&mut state), (vec![1], vec![1]));
 }
+
+/// Without descriptors nothing is known of reals: they stay as they are, and are asked
+/// again once there are some.
+#[test]
+fn a_real_that_cannot_be_asked_is_as_it_was() {
+    use rustix::process::{Resource::Nofile, Rlimit, getrlimit, setrlimit};
+    const ALONE: &str = "WEIR_TEST_WITHOUT_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_none() {
+        // The limit is the process's, so this test is run in one of its own.
+        let name = std::thread::current().name().unwrap().to_owned();
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let done = alone.args(["--exact", &name]).env(ALONE, "1").output();
+        let said = done.unwrap().stdout;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(" 1 passed"), "{said}");
+        return;
+    }
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let pool = pool_of(3, listener.local_addr().unwrap().port());
+    let mut state = State::default();
+    state.configure(&config_of(pool.clone()));
+    let outcomes = [Ok(()), Err("refused".to_owned())];
+    for (real, outcome) in state.pools[0].reals.iter_mut().zip(outcomes) {
+        real.note(&pool, outcome);
+    }
+    let before = getrlimit(Nofile);
+    let none = Rlimit {
+        current: Some(0),
+        ..before
+    };
+    setrlimit(Nofile, none).unwrap();
+    for _ in 0..5 {
+        for real in &mut state.pools[0].reals {
+            real.next = Instant::now();
+        }
+        state.check();
+        let lives: Vec<_> = state.reals().map(|real| real.health.life).collect();
+        assert_eq!(lives, [Life::Up, Life::Down, Life::Unknown]);
+        assert!(state.news.is_empty());
+        // Not at once, but in its turn.
+        assert!(state.reals().all(|real| real.next > Instant::now()));
+    }
+    let told = state.cannot_ask().unwrap();
+    assert!(
+        told.contains("127.0.0.1 (http: Too many open files"),
+        "{told}"
+    );
+    setrlimit(Nofile, before).unwrap();
+    for real in &mut state.pools[0].reals {
+        real.next = Instant::now();
+    }
+    state.check();
+    assert!(state.reals().all(|real| real.check.is_some()));
+    assert_eq!(state.cannot_ask(), None);
+}
