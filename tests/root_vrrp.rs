@@ -2,6 +2,8 @@
 //! has the virtual addresses of two real nginx, and what others on the segment forge.
 
 mod common;
+#[path = "root_vrrp/families.rs"]
+mod families;
 
 use std::{
     fs,

@@ -349,7 +349,10 @@ impl Vips {
                 self.alerts.raise(&about_segment(name), message);
                 continue;
             };
-            let routes = groups.iter().any(|group| group.config.interface == *name);
+            let routes = [false, true].map(|is_v6| {
+                let mut groups = groups.iter();
+                groups.any(|group| group.is_v6 == is_v6 && group.config.interface == *name)
+            });
             let open = watched.open.as_ref();
             if open.is_none_or(|open| !open.is_of(&there, routes)) {
                 watched.close();

@@ -58,8 +58,9 @@ pub(super) struct LinkListener {
     pub interface: Interface,
     arp: Arc<OwnedFd>,
     nd: Arc<OwnedFd>,
-    /// Advertisements over IPv4 and IPv6, and who keeps the interface in their groups.
-    vrrp: Option<[Arc<OwnedFd>; 2]>,
+    /// Advertisements over IPv4 and over IPv6, where a virtual router has the family.
+    vrrp: [Option<Arc<OwnedFd>>; 2],
+    /// Keeps the interface in the group of IPv6.
     _member: Option<Socket>,
     /// Counters of what was refused.
     pub counts: Counts,
@@ -85,8 +86,10 @@ impl Counts {
 }
 
 impl LinkListener {
-    /// Listens on an interface; if asked for, to virtual routers as well.
-    pub fn open(interface: Interface, name: &str, vrrp: bool) -> io::Result<Self> {
+    /// Listens on an interface; to virtual routers over IPv4, and over IPv6, as far as
+    /// `vrrp` asks for them. A family of which there is none is left alone, for a kernel
+    /// may be without IPv6 (`ipv6.disable=1`).
+    pub fn open(interface: Interface, name: &str, vrrp: [bool; 2]) -> io::Result<Self> {
         let listen = |ethertype: u16, filter: &[SockFilter]| {
             let protocol = Protocol::from(i32::from(ethertype.to_be()));
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
@@ -100,21 +103,24 @@ impl LinkListener {
             while recv(&socket, &mut [0; 1], RecvFlags::empty()).is_ok() {}
             Ok::<_, io::Error>(Arc::new(socket))
         };
-        let (mut heard, mut member) = (None, None);
-        if vrrp {
-            let v4 = raw(Domain::IPV4, name)?;
+        let (mut v4, mut v6, mut member) = (None, None, None);
+        let [needs_v4, needs_v6] = vrrp;
+        if needs_v4 {
+            let socket = raw(Domain::IPV4, name)?;
             let index = socket2::InterfaceIndexOrAddress::Index(interface.index);
-            v4.join_multicast_v4_n(&GROUP_V4, &index)?;
-            let v6 = raw(Domain::IPV6, name)?;
-            v6.join_multicast_v6(&GROUP_V6, interface.index)?;
+            socket.join_multicast_v4_n(&GROUP_V4, &index)?;
+            v4 = Some(Arc::new(OwnedFd::from(socket)));
+        }
+        if needs_v6 {
+            let socket = raw(Domain::IPV6, name)?;
+            socket.join_multicast_v6(&GROUP_V6, interface.index)?;
             // It has no header of what it receives: the packet socket has.
-            v6.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
-            member = Some(v6);
-            let v6 = listen(ETHERTYPE_IPV6, &VRRP)?;
-            heard = Some([Arc::new(OwnedFd::from(v4)), v6]);
+            socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+            member = Some(socket);
+            v6 = Some(listen(ETHERTYPE_IPV6, &VRRP)?);
         }
         Ok(Self {
-            vrrp: heard,
+            vrrp: [v4, v6],
             _member: member,
             arp: listen(ETHERTYPE_ARP, &[])?,
             nd: listen(ETHERTYPE_IPV6, &NEIGHBOUR_DISCOVERY)?,
@@ -123,10 +129,11 @@ impl LinkListener {
         })
     }
 
-    /// Whether it is the same interface still, with the same link-layer address.
-    pub fn is_of(&self, now: &Interface, vrrp: bool) -> bool {
+    /// Whether it is the same interface still, with the same link-layer address, and
+    /// virtual routers of the same families.
+    pub fn is_of(&self, now: &Interface, vrrp: [bool; 2]) -> bool {
         let is_same = (self.interface.index, self.interface.mac) == (now.index, now.mac);
-        is_same && self.vrrp.is_some() == vrrp
+        is_same && self.vrrp.each_ref().map(Option::is_some) == vrrp
     }
 
     /// The sockets, which become readable when a message comes.
@@ -165,12 +172,15 @@ impl LinkListener {
     pub fn read_vrrp(&mut self) -> Vec<ReceivedAdvertisement> {
         let mut heard = Vec::new();
         let mut packet = [0; LONGEST];
-        for (number, socket) in self.vrrp.iter().flatten().enumerate() {
+        for (family, socket) in self.vrrp.iter().enumerate() {
+            let Some(socket) = socket else {
+                continue;
+            };
             for _ in 0..AT_ONCE {
                 let Ok((len, _)) = recv(socket, &mut packet, RecvFlags::empty()) else {
                     break;
                 };
-                let read = match number {
+                let read = match family {
                     0 => read_ipv4(&packet[..len]),
                     _ => read_ipv6(packet[..len].get(ETHERNET..).unwrap_or_default()),
                 };
