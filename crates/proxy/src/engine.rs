@@ -39,14 +39,15 @@ impl Engine {
         Ok((engine, workers))
     }
 
-    /// Has exactly these received. One that was before is left as it is; those that
-    /// cannot be are returned, and tried again by the next call.
+    /// Has exactly these received. One that was before is left as it is, and one that
+    /// takes the address of another takes its sockets, with the clients that wait there;
+    /// those that cannot be are returned, and tried again by the next call.
     pub fn serve(&self, wanted: &[Arc<ProxyService>]) -> Vec<NotListening> {
         let mut services = self.services.lock().expect("no holder of this lock panics");
         let gone: Vec<_> = services
             .values()
-            .filter(|known| !wanted.iter().any(|one| Arc::ptr_eq(one, known)))
-            .map(|gone| (gone.vip, gone.protocol))
+            .map(|known| (known.vip, known.protocol))
+            .filter(|at| !wanted.iter().any(|one| (one.vip, one.protocol) == *at))
             .collect();
         for at in gone {
             services.remove(&at);
@@ -55,7 +56,11 @@ impl Engine {
         let mut failed = Vec::new();
         for service in wanted {
             let at = (service.vip, service.protocol);
-            if services.contains_key(&at) {
+            if let Some(known) = services.get_mut(&at) {
+                if !Arc::ptr_eq(known, service) {
+                    *known = service.clone();
+                    self.tell(|| Order::Replace(service.clone()));
+                }
                 continue;
             }
             match socket::receivers(at.0, at.1, self.mailboxes.len()) {

@@ -39,6 +39,10 @@ const LONG: Duration = Duration::from_secs(1);
 pub(crate) enum Order {
     /// Receive for this service at this socket.
     Listen(Arc<ProxyService>, OwnedFd),
+    /// Receive for this service at the socket of that which has its address so far. Closing
+    /// one and opening another would not do: the old one is open until each worker has
+    /// come round to it, and has the address until then.
+    Replace(Arc<ProxyService>),
     /// Receive at this address no more.
     Close(SocketAddr, Protocol),
     /// Look whether reals are cut off.
@@ -80,6 +84,12 @@ struct Listener {
     is_paused: bool,
     /// In which round connections were accepted last, and how many at most.
     accepted: (u64, usize),
+}
+
+impl Listener {
+    fn is_at(&self, vip: SocketAddr, protocol: Protocol) -> bool {
+        (self.service.vip, self.service.protocol) == (vip, protocol)
+    }
 }
 
 /// The connections and flows of one thread.
@@ -218,9 +228,17 @@ impl Worker {
                         });
                     }
                 }
+                Order::Replace(service) => {
+                    let is_it = |listener: &Listener| listener.is_at(service.vip, service.protocol);
+                    for (place, turn) in self.listeners.places(is_it) {
+                        if let Some(listener) = self.listeners.get(place, turn) {
+                            let gone = std::mem::replace(&mut listener.service, service.clone());
+                            self.datagrams.forget(&gone);
+                        }
+                    }
+                }
                 Order::Close(vip, protocol) => {
-                    let is_it =
-                        |l: &Listener| (l.service.vip, l.service.protocol) == (vip, protocol);
+                    let is_it = |listener: &Listener| listener.is_at(vip, protocol);
                     for (place, _) in self.listeners.places(is_it) {
                         if let Some(gone) = self.listeners.remove(place) {
                             self.paused -= usize::from(gone.is_paused);

@@ -5,7 +5,7 @@ mod common;
 
 use std::{net::UdpSocket, time::Duration};
 
-use common::{DENIED, LIMITS, Proxy, SOON, at, soon};
+use common::{DENIED, LIMITS, Proxy, SOON, at, service, soon};
 use weir_proxy::{Limits, Protocol, ProxyHeader, RealState};
 
 const VIP: &str = "127.0.0.80";
@@ -198,4 +198,26 @@ fn each_datagram_says_who_the_client_is() {
     }
     // The header is not the client's.
     soon("its bytes", || proxy.service.counters.bytes_in.get() == 16);
+}
+
+/// A virtual address that moves to another pool is received all the time, and what its
+/// clients send goes to a real of that one.
+#[test]
+fn an_address_moves_to_another_service_with_its_clients() {
+    for (vip, workers) in [(VIP, 1), (VIP, 3), ("::1", 3)] {
+        let (old, port) = real("127.0.0.2");
+        let new = socket(REAL, port);
+        let vip = at(vip, port);
+        let proxy = Proxy::new(vip, Protocol::Udp, &["127.0.0.2"], LIMITS, workers);
+        let client = client(&proxy);
+        ask(&client, &old, b"before");
+        let (other, _) = service(vip, Protocol::Udp, &[REAL], LIMITS);
+        let failed = proxy.engine.serve(std::slice::from_ref(&other));
+        assert!(failed.is_empty(), "{}", failed[0].1);
+        soon("the old service's flow to end", || {
+            proxy.group.active()[1] == 0
+        });
+        ask(&client, &new, b"after");
+        assert_eq!(other.group.active()[1], 1);
+    }
 }

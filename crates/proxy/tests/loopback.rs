@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{DENIED, LIMITS, Proxy, SOON, at, soon};
+use common::{DENIED, LIMITS, Proxy, SOON, at, service, soon};
 use proptest::prelude::*;
 use rustix::net::sockopt;
 use weir_proxy::{Limits, Protocol, ProxyHeader, RealState};
@@ -409,4 +409,34 @@ fn an_address_that_another_server_has_is_refused() {
     });
     client.write_all(b"question").unwrap();
     server.read_exact(&mut [0; 8]).unwrap();
+}
+
+/// A virtual address that moves from one pool to another is received all the time: no
+/// client is refused, and connections stay with the real that they have.
+#[test]
+fn an_address_moves_to_another_service_without_a_moment_closed() {
+    for (vip, workers) in [(VIP, 1), (VIP, 3), ("::1", 3)] {
+        let (listener, port) = real("127.0.0.2");
+        let _listener = TcpListener::bind(at(REAL, port)).unwrap();
+        let vip = at(vip, port);
+        let proxy = Proxy::new(vip, Protocol::Tcp, &["127.0.0.2"], LIMITS, workers);
+        let (mut client, mut server) = pair(&proxy, &listener);
+        let (other, _) = service(vip, Protocol::Tcp, &[REAL], LIMITS);
+        for _ in 0..20 {
+            for service in [&other, &proxy.service] {
+                let failed = proxy.engine.serve(std::slice::from_ref(service));
+                assert!(failed.is_empty(), "{}", failed[0].1);
+                connect(vip);
+            }
+        }
+        let failed = proxy.engine.serve(std::slice::from_ref(&other));
+        assert!(failed.is_empty(), "{}", failed[0].1);
+        let (before, counters) = (other.counters.flows.get(), &other.counters);
+        soon("a connection of the other service's", || {
+            connect(vip);
+            counters.flows.get() > before
+        });
+        client.write_all(b"question").unwrap();
+        server.read_exact(&mut [0; 8]).unwrap();
+    }
 }

@@ -70,10 +70,8 @@ impl Proxy {
         limits: Limits,
         workers: usize,
     ) -> Self {
-        let reals = reals.iter().map(|real| real.parse::<IpAddr>().unwrap());
-        let reals: Vec<_> = reals.map(|real| Arc::new(Real::new(real))).collect();
-        let group = Arc::new(Group::new(Box::new(InOrder(reals.clone())), limits));
-        let service = Arc::new(ProxyService::new(vip, protocol, group.clone()));
+        let (service, reals) = service(vip, protocol, reals, limits);
+        let group = service.group.clone();
         let (engine, workers) = Engine::new(workers).unwrap();
         let failed = engine.serve(std::slice::from_ref(&service));
         assert!(failed.is_empty(), "{}", failed[0].1);
@@ -91,6 +89,19 @@ impl Proxy {
             stopping,
         }
     }
+}
+
+/// A service of a group of its own, with these reals.
+pub fn service(
+    vip: SocketAddr,
+    protocol: Protocol,
+    reals: &[&str],
+    limits: Limits,
+) -> (Arc<ProxyService>, Vec<Arc<Real>>) {
+    let reals = reals.iter().map(|real| real.parse::<IpAddr>().unwrap());
+    let reals: Vec<_> = reals.map(|real| Arc::new(Real::new(real))).collect();
+    let group = Arc::new(Group::new(Box::new(InOrder(reals.clone())), limits));
+    (Arc::new(ProxyService::new(vip, protocol, group)), reals)
 }
 
 impl Drop for Proxy {
