@@ -132,11 +132,20 @@ struct token_flow_key {
 	__be16 dest_port;
 };
 
+/* In token_flow.used: always, then the number of a requirement, and the generation of the
+ * control (token_control.generation, of 24 bits). */
+#define TOKEN_USED	       1
+#define TOKEN_USED_REQUIREMENT 2 /* from this bit on, six */
+#define TOKEN_USED_GENERATION  8 /* from this bit on */
+
 /* Who has proved to be its client. */
 struct token_flow {
 	__u8 identity[16];
 	__be32 isn;
-	__u32 is_used; /* its handshake is over: the same SYN again is a replay */
+	/* 0 until its handshake is over: from then on the same SYN is a replay. With a
+	 * generation: in that one a gateway has found the requirement that is about the
+	 * flow, and that it names the flow's program. */
+	__u32 used;
 };
 
 /* An accepted socket, or one that began its connection itself. */

@@ -2,7 +2,15 @@
 /* The same for a gateway: a match of iptables (`-m bpf --object-pinned`), which needs no
  * daemon. It matches what a requirement lets pass, by the ports and sources of packets
  * and not of sockets, and nothing else: what is no TCP, what is of no requirement, parts
- * of packets. The packet begins with its IP header. */
+ * of packets. The packet begins with its IP header.
+ *
+ * A packet of a flow that is known costs one lookup in a hash: its entry notes which
+ * requirement names its program, and in which generation of the control, for that is
+ * found by nothing but the flow and the tables of a generation. The note is one word,
+ * so that CPUs which write it at once write the same, or one of a generation that is
+ * over. Should the entry become another flow's in between (the kernel hands entries on
+ * at once), that one, which its own SYN has let in, is counted with this one's
+ * requirement until the next generation. */
 #ifndef WEIR_TOKEN_MATCH_H
 #define WEIR_TOKEN_MATCH_H
 
@@ -16,36 +24,49 @@ int weir_token_match(struct __sk_buff *skb)
 	struct token_control *control = control_get();
 	struct token_search search = {};
 	struct token_packet packet = {};
+	struct token_flow *flow = NULL;
 	enum token_outcome outcome;
-	struct token_flow *flow;
+	__u32 key, generation, used;
 	__u64 *candidates;
-	__u32 key;
+	int is_syn;
 
 	if (!control || read_packet(skb, &packet))
 		return 0;
-	key = bpf_ntohs(packet.flow.dest_port) + (control->generation & 1 ? 65536 : 0);
+	generation = control->generation;
+	key = bpf_ntohs(packet.flow.dest_port) + (generation & 1 ? 65536 : 0);
 	candidates = bpf_map_lookup_elem(&token_ports, &key);
 	if (!candidates || !*candidates)
 		return 0;
+	is_syn = packet.tcp.syn && !packet.tcp.ack;
+	if (!is_syn) {
+		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
+		used = flow ? flow->used : 0;
+		if (generation && used >> TOKEN_USED_GENERATION == generation)
+			return finish(control, NULL, TOKEN_PROVEN,
+				      used >> TOKEN_USED_REQUIREMENT)
+				       ? MATCH
+				       : 0;
+	}
 	search.network.bits = 32 + 128;
 	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
 	search.candidates = *candidates;
-	search.second = control->generation & 1;
+	search.second = generation & 1;
 	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
 	if (!search.found)
 		return 0;
 	search.found--;
-	if (packet.tcp.syn && !packet.tcp.ack) {
+	if (is_syn) {
 		outcome = verify_syn(skb, &packet, control, search.found);
-	} else {
+	} else if (!flow) {
 		outcome = TOKEN_NO_FLOW;
-		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
-		if (flow) {
-			flow->is_used = 1;
-			outcome = is_named(control, flow->identity, search.found)
-					  ? TOKEN_PROVEN
-					  : TOKEN_NOT_NAMED;
-		}
+	} else if (is_named(control, flow->identity, search.found)) {
+		outcome = TOKEN_PROVEN;
+		flow->used = generation << TOKEN_USED_GENERATION |
+			     search.found << TOKEN_USED_REQUIREMENT | TOKEN_USED;
+	} else {
+		outcome = TOKEN_NOT_NAMED;
+		if (!flow->used)
+			flow->used = TOKEN_USED;
 	}
 	return finish(control, &packet, outcome, search.found) ? MATCH : 0;
 }

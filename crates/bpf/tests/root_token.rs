@@ -22,6 +22,9 @@ use weir_token::{
     verify::{Segment, Verifier},
 };
 
+#[path = "root_token/known_flows.rs"]
+mod known_flows;
+
 const ROOT: &str = "/sys/fs/bpf/weir";
 const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;

@@ -71,6 +71,10 @@ impl<'p> Segment<'p> {
             4 => {
                 let head: &[u8; 20] = packet.first_chunk()?;
                 let part = |at: usize| head[at..].first_chunk::<4>().copied();
+                // A header in its own length.
+                if head[0] & 15 < 5 {
+                    return None;
+                }
                 // Another part than the first one, or one of several.
                 if u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0 {
                     return None;

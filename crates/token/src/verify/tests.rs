@@ -98,6 +98,18 @@ fn a_token_of_another_flow_is_refused() {
 }
 
 #[test]
+fn a_header_shorter_than_a_header_is_no_segment() {
+    let packet = syn(SOURCES[0], SOURCES[0], EPOCH);
+    for words in 0..16 {
+        let mut packet = packet.clone();
+        packet[0] = 0x40 | words;
+        // Behind 15 words there is no whole TCP header.
+        let is_segment = Segment::read(&packet).is_some();
+        assert_eq!(is_segment, (5..=10).contains(&words), "{words} words");
+    }
+}
+
+#[test]
 fn each_reason_has_its_word() {
     let packet = syn(SOURCES[0], SOURCES[0], EPOCH);
     let at = packet.len() - OPTION_BYTES;
