@@ -295,10 +295,10 @@ static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u
 	struct tcphdr *tcp = &b->segment.tcp;
 	__u32 at;
 
-	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
+	if (reply_load_head(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
 		return 0;
 	if (v4) {
-		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
+		if (reply_load_head(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
 			return 0;
 		b->source.s6_addr32[2] = b->own.s6_addr32[2] = bpf_htonl(0xffff);
 		b->source.s6_addr32[3] = b->ip.v4.saddr;
@@ -307,7 +307,7 @@ static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u
 		b->result.protocol = b->ip.v4.protocol;
 		at = l3 + sizeof(b->ip.v4);
 	} else {
-		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
+		if (reply_load_head(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
 			return 0;
 		b->source = b->ip.v6.saddr;
 		b->own = b->ip.v6.daddr;
@@ -319,9 +319,9 @@ static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u
 	if ((!elsewhere && !bpf_map_lookup_elem(&decoy_own, &b->own)) ||
 	    (v4 ? is_invalid_src4(b->ip.v4.saddr) : is_invalid_src6(&b->ip.v6.saddr)))
 		return 0;
-	if (reply_load(ctx, tc, at, tcp,
-		       b->result.protocol == IPPROTO_TCP ? sizeof(*tcp)
-							 : sizeof(struct ports)))
+	if (b->result.protocol == IPPROTO_TCP
+		    ? reply_load_head(ctx, tc, at, tcp, sizeof(*tcp))
+		    : reply_load(ctx, tc, at, tcp, sizeof(struct ports)))
 		return 0;
 	b->result.port = bpf_ntohs(tcp->dest);
 	return at;
@@ -348,8 +348,11 @@ static __always_inline int send_reply(void *ctx, int tc, struct bait *b, __u32 l
 	__u32 head = v4 ? sizeof(b->ip.v4) : sizeof(b->ip.v6);
 
 	if (shorten(ctx, tc, frame_len, l3 + head + len) ||
-	    reply_store(ctx, tc, l3, &b->ip, head) ||
-	    reply_store(ctx, tc, l3 + head, &b->segment, len > 20 ? 24 : 20))
+	    (v4 ? reply_store_head(ctx, tc, l3, &b->ip, sizeof(b->ip.v4))
+		: reply_store_head(ctx, tc, l3, &b->ip, sizeof(b->ip.v6))) ||
+	    (len > sizeof(struct tcphdr)
+		     ? reply_store_head(ctx, tc, l3 + head, &b->segment, 24)
+		     : reply_store_head(ctx, tc, l3 + head, &b->segment, 20)))
 		return tc ? TC_ACT_SHOT : XDP_DROP;
 	return send_back(ctx, tc, b->mac);
 }

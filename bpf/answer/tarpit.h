@@ -93,7 +93,7 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
 	struct answer_request *request = answer_request_here();
-	__u32 zero = 0, total, length, len, tag, *slot, l3, v4, frame_len;
+	__u32 zero = 0, total, length, len, tag, *slot, l3, v4, frame_len, addresses;
 	struct decoy_guesses *guesses;
 	struct tarpit_counter *c;
 	enum reason otherwise;
@@ -107,6 +107,7 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	v4 = request->result.v4;
 	frame_len = request->result.bytes;
 	otherwise = request->result.reason;
+	addresses = request->features & PORT_ADDRESSES;
 	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
 	c = bpf_map_lookup_elem(&tarpit_counters, &zero);
 	if (!b || !c)
@@ -114,7 +115,8 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	*b = (struct bait){
 		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
-	if (otherwise == R_NOT_IP || is_neighbour_discovery(ctx, tc, l3, v4)) {
+	if (otherwise == R_NOT_IP ||
+	    (addresses && is_neighbour_discovery(ctx, tc, l3, v4))) {
 		if (request->observe)
 			goto none;
 		length = otherwise == R_NOT_IP ? answer_arp(ctx, tc, b, l3, c)
@@ -125,11 +127,12 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 		return length == LOCATED ? send_back(ctx, tc, b->mac) : drop;
 	}
 	len = read_request(ctx, tc, b, l3, v4, 1, &total);
-	if (len && !request->observe)
+	if (!len)
+		goto none;
+	if (addresses && !request->observe)
 		note_alive(&b->source);
-	if (!len ||
-	    (bpf_map_lookup_elem(&decoy_own, &b->own) ? !(request->features & PORT_TARPIT)
-						      : !is_held_here(b)))
+	if (bpf_map_lookup_elem(&decoy_own, &b->own) ? !(request->features & PORT_TARPIT)
+						     : !addresses || !is_held_here(b))
 		goto none;
 	if (b->result.protocol != IPPROTO_TCP || tcp->rst || tcp->syn == tcp->ack ||
 	    (tcp->syn && tcp->fin))

@@ -226,14 +226,15 @@ static __always_inline int whose(const struct in6_addr *addr, struct question *q
 static __always_inline void note_alive(const struct in6_addr *addr)
 {
 	struct tarpit_prefix_key key = {};
-	__u32 now = boot_seconds(), tag;
 	const __u32 *after;
+	__u32 now, tag;
 	__u64 *place;
 
 	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
 	after = tarpit_prefix(&key);
 	if (!after)
 		return;
+	now = boot_seconds();
 	bpf_map_update_elem(&tarpit_alive, addr, &now, BPF_ANY);
 	place = *after ? dark_place(addr, &tag) : NULL;
 	if (place && (*place >> 32 | DARK) == tag)

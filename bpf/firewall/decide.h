@@ -226,10 +226,13 @@ static __always_inline enum act finish(struct pkt_result *result, enum reason re
 	} name SEC(".maps")
 
 /* To a place that it knows the kernel jumps; one that is a number it looks up, and where
- * indirect jumps are guarded that takes longer than a pool's packet does in all. */
+ * indirect jumps are guarded that takes longer than a pool's packet does in all. Known
+ * are the places of those that floods come to. */
 #define CALL_ANSWER(ctx, answers, next)                                                  \
 	do {                                                                             \
-		if (unlikely((next) != NEXT_BALANCE))                                    \
+		if (unlikely((next) == NEXT_TARPIT))                                     \
+			bpf_tail_call_static(ctx, answers, NEXT_TARPIT);                 \
+		else if (unlikely((next) != NEXT_BALANCE))                               \
 			bpf_tail_call(ctx, answers, next);                               \
 		if (likely((next) == NEXT_BALANCE) || is_pools_without_tarpit(next))     \
 			bpf_tail_call_static(ctx, answers, NEXT_BALANCE);                \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* What answering in place takes: the request is read into a scratch buffer,
  * the reply, never longer, is written over it, and the frame goes back where it
- * came from. By helpers, not by packet pointers: the request may lie in
- * fragments. Who is answered, and what, is the stages' business. `tc`: the
- * context is an skb. */
+ * came from. By helpers, for the request may lie in fragments; headers on XDP, which
+ * hardly ever do, by packet pointers where they do not: a call costs 9 ns, and an answer
+ * takes six. Who is answered, and what, is the stages' business. `tc`: the context is an
+ * skb. */
 #ifndef WEIR_REPLY_H
 #define WEIR_REPLY_H
 
@@ -22,6 +23,52 @@ static __always_inline int reply_store(void *ctx, int tc, __u32 at, void *from, 
 {
 	return tc ? bpf_skb_store_bytes(ctx, at, from, len, BPF_F_RECOMPUTE_CSUM)
 		  : bpf_xdp_store_bytes(ctx, at, from, len);
+}
+
+/* In words: of packets the compiler takes single bytes. */
+static __always_inline void copy_words(void *to, const void *from, const __u32 len)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < (int)(len / 4); i++)
+		((__u32 *)to)[i] = ((const __u32 *)from)[i];
+}
+
+/* Offsets of headers that are answered: behind Ethernet, eight tags and an IPv6 header.
+ */
+#define HEAD_AT_MOST 0x7f
+
+/* `len` bytes of an XDP frame in one piece; NULL: they are not. */
+static __always_inline void *in_one_piece(void *ctx, __u32 at, const __u32 len)
+{
+	struct xdp_md *xdp = ctx;
+	void *head = (void *)(long)xdp->data + (at & HEAD_AT_MOST);
+
+	return head + len <= (void *)(long)xdp->data_end ? head : NULL;
+}
+
+/* Of a header: `len` is a constant, of whole words. */
+static __always_inline int reply_load_head(void *ctx, int tc, __u32 at, void *to,
+					   const __u32 len)
+{
+	void *head = tc ? NULL : in_one_piece(ctx, at, len);
+
+	if (!head)
+		return reply_load(ctx, tc, at, to, len);
+	copy_words(to, head, len);
+	return 0;
+}
+
+static __always_inline int reply_store_head(void *ctx, int tc, __u32 at, void *from,
+					    const __u32 len)
+{
+	void *head = tc ? NULL : in_one_piece(ctx, at, len);
+
+	if (!head)
+		return reply_store(ctx, tc, at, from, len);
+	copy_words(head, from, len);
+	return 0;
 }
 
 /* Sum of 32-bit words for the Internet checksum. */
@@ -79,11 +126,11 @@ static __always_inline int shorten(void *ctx, int tc, __u32 frame_len, __u32 rep
  * What the hook shall return. */
 static __always_inline int send_back(void *ctx, int tc, const __u8 *mac)
 {
-	__u8 swapped[12];
+	__u8 swapped[12] __attribute__((aligned(4)));
 
 	__builtin_memcpy(swapped, mac + 6, 6);
 	__builtin_memcpy(swapped + 6, mac, 6);
-	if (reply_store(ctx, tc, 0, swapped, sizeof(swapped)))
+	if (reply_store_head(ctx, tc, 0, swapped, sizeof(swapped)))
 		return tc ? TC_ACT_SHOT : XDP_DROP;
 	return tc ? bpf_redirect(((struct __sk_buff *)ctx)->ifindex, 0) : XDP_TX;
 }
