@@ -13,7 +13,7 @@ use fail2ban_host::{fails, host};
 use plain::Plain;
 
 #[test]
-fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here() {
+fn what_cannot_be_run_safely_is_named_and_a_jail_without_a_firewall_notifies_only() {
     let host = host(&[
         (
             "code",
@@ -45,23 +45,34 @@ fn what_cannot_be_run_safely_is_named_and_a_jail_that_bans_elsewhere_bans_here()
     host.write("f/action.d/post.conf", "[Definition]\nactionban = mail\n");
     let jail =
         "[shop]\nenabled = true\nfilter = shop\nlogpath = {dir}/shop.log\nport = 443\naction = ";
-    host.write("f/jail.conf", &format!("{jail}cloud\n"));
-    let said = import();
-    assert!(
-        said.contains("ban 443/tcp for 10m (reject), and runs cloud"),
-        "{said}"
-    );
-    assert!(
-        said.contains("it bans elsewhere; weir bans 443/tcp of this host besides"),
-        "{said}"
-    );
-    // Who only writes mails bans nobody in Fail2ban either.
-    host.write("f/jail.conf", &format!("{jail}post\n"));
-    let said = import();
-    assert!(
-        said.contains("shop: NOT RUN: none of its actions bans anybody (post)"),
-        "{said}"
-    );
+    // Whether or not what they do is undone, they drop nothing in Fail2ban either.
+    for (actions, runs) in [
+        ("cloud", ", and runs cloud"),
+        ("post", ", and runs post"),
+        ("post\n    smtp.py", ", and runs post"),
+        ("", "that only notifies\n"),
+    ] {
+        host.write("f/jail.conf", &format!("{jail}{actions}\n"));
+        let said = import();
+        let notifies = "shop: NOTIFIES ONLY, weir drops nothing for it: filter shop reads";
+        assert!(said.contains(notifies) && said.contains(runs), "{said}");
+        let said = host.ask(&["check"]).1;
+        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let notifies = "jail shop notifies only, and weir drops nothing for it";
+        assert!(flat.contains(notifies), "{said}");
+    }
+    // But a firewall's action that is not carried out is not passed over for the others.
+    for (actions, why) in [
+        ("pf\n    post", "pf: it is a firewall of another system"),
+        ("smtp.py", "smtp.py: it is a program in Python"),
+    ] {
+        host.write("f/jail.conf", &format!("{jail}{actions}\n"));
+        let said = import();
+        let not_run = format!(
+            "shop: NOT RUN: what of its actions is to ban cannot be carried out, so that it would ban nobody ({why})"
+        );
+        assert!(said.contains(&not_run), "{said}");
+    }
     host.write("f/jail.conf", &format!("{jail}cloud\n"));
     host.configure("observe = true\n[fail2ban]\npath = \"{dir}/f\"\n");
     let said = host.ask(&["check"]).1;

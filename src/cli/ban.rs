@@ -51,10 +51,13 @@ impl Args {
         let answer = answer.ok()?;
         show::warning(&answer);
         if !self.json {
+            let rejected = match answer["action"].as_str() {
+                Some("reject") => " (reject)",
+                _ => "",
+            };
             show::line(format!(
-                "{} banned{}, {}, {}",
+                "{} banned{rejected}, {}, {}",
                 show::text(&answer["subject"]),
-                show::rejected(&answer),
                 show::text(&answer["scope"]),
                 show::end(&answer)
             ))?;

@@ -45,7 +45,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         let row = |ban: &Value| {
             vec![
                 show::text(&ban["subject"]),
-                format!("{}{}", show::text(&ban["scope"]), show::rejected(ban)),
+                show::ports(ban),
                 show::text(&ban["producer"]),
                 end(ban),
                 show::text(&ban["reason"]),

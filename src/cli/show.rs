@@ -173,11 +173,18 @@ pub fn by(ban: &Value) -> String {
     }
 }
 
-/// What is to be said beside a ban, where its packets are answered.
-pub fn rejected(ban: &Value) -> &'static str {
+/// Does this ban, or do the bans of this jail, deny no packet?
+pub fn only_notifies(ban: &Value) -> bool {
+    ban["action"] == "notify"
+}
+
+/// On which ports a ban holds, and what is to be said beside it: packets are answered, or
+/// none is denied.
+pub fn ports(ban: &Value) -> String {
     match ban["action"].as_str() {
-        Some("reject") => " (reject)",
-        _ => "",
+        Some("notify") => "none (notifies only)".to_owned(),
+        Some("reject") => format!("{} (reject)", text(&ban["scope"])),
+        _ => text(&ban["scope"]),
     }
 }
 

@@ -178,8 +178,12 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         Some(bytes) => format!(", {} KiB of kernel memory", bytes / 1024),
         None => String::new(),
     };
+    let notified = match status["usage"]["notified"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!(", {count} that only notify"),
+    };
     wrapped(format!(
-        "backend {}: {} of {} bans, {} of {} bans of other prefixes, {} evicted{memory}; {}",
+        "backend {}: {} of {} bans, {} of {} bans of other prefixes{notified}, {} evicted{memory}; {}",
         text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
@@ -427,8 +431,12 @@ fn table(jails: &[Value]) -> std::io::Result<()> {
         &rows,
     )?;
     for jail in jails {
+        let effect = match show::only_notifies(jail) {
+            true => ", and notifies only: weir drops nothing for it",
+            false => "",
+        };
         wrapped(format!(
-            "  {} reads {}",
+            "  {} reads {}{effect}",
             text(&jail["name"]),
             text(&jail["source"])
         ))?;

@@ -84,6 +84,13 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         ),
         "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
+        "pass"
+            if answer["bans"]
+                .as_array()
+                .is_some_and(|bans| !bans.is_empty()) =>
+        {
+            format!("{address} passes: its bans only notify")
+        }
         _ => format!("{address} passes: it is not banned"),
     })?;
     if would_only {
@@ -138,11 +145,13 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         show::line(format!("  {}", place.join(", ")))?;
     }
     for ban in answer["bans"].as_array().into_iter().flatten() {
+        let holds = match show::only_notifies(ban) {
+            true => "that notifies only and drops nothing".to_owned(),
+            false => format!("on {}", show::ports(ban)),
+        };
         show::line(format!(
-            "  ban of {} on {}{}, {}, {}",
+            "  ban of {} {holds}, {}, {}",
             show::text(&ban["subject"]),
-            show::text(&ban["scope"]),
-            show::rejected(ban),
             show::by(ban),
             show::end(ban)
         ))?;

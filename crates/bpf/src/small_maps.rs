@@ -20,7 +20,7 @@ pub fn write_policy(
     let mut record = policy {
         ranges: scope.ranges().len() as u16,
         action: match action {
-            Action::Drop => ACTION_DROP,
+            Action::Drop | Action::Notify => ACTION_DROP,
             Action::Reject => ACTION_REJECT,
         } as u16,
         ..Default::default()

@@ -97,7 +97,7 @@ impl Path {
         small_maps::write_policy(policies, number.into(), &scope, action, "test").unwrap();
         let scoped = if scope.is_all() { 0 } else { POLICY_SCOPED };
         let reject = match action {
-            Action::Drop => 0,
+            Action::Drop | Action::Notify => 0,
             Action::Reject => POLICY_REJECT,
         };
         let policy = number | scoped | reject;

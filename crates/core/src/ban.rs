@@ -126,7 +126,7 @@ pub struct Ban {
     pub scope: PortSet,
     /// The administrator, jail, watch, list or port that decided the ban.
     pub producer: BanSource,
-    /// Whether packets of the ban are dropped or rejected.
+    /// Whether packets of the ban are dropped or rejected, or the ban only notifies.
     #[serde(default)]
     pub action: Action,
     /// The reason, in words for a person; somebody else's text in it is escaped when

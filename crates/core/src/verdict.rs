@@ -36,18 +36,19 @@ pub fn is_invalid_source(source: IpAddr) -> bool {
 
 /// The exit by which it leaves; `bans`: scopes and actions of all bans in force
 /// whose subject holds the source. Of several, one that rejects is enough for
-/// an answer.
+/// an answer. One that only notifies is nothing to packets.
 pub fn decide<'s>(bans: impl Iterator<Item = (&'s PortSet, Action)>, asked: &Asked<'_>) -> Reason {
     let (mut any, mut hit) = (false, None);
     for (scope, action) in bans {
-        any = true;
         let covers = |(protocol, port): &(u8, u16)| scope.covers(*protocol, *port);
         let covers = asked.ports.is_empty() || asked.ports.iter().any(covers);
         let reason = match (action, scope.is_all()) {
+            (Action::Notify, _) => continue,
             (Action::Reject, _) => Reason::Rejected,
             (Action::Drop, true) => Reason::BannedAll,
             (Action::Drop, false) => Reason::BannedScope,
         };
+        any = true;
         if covers {
             hit = match hit {
                 Some(Reason::Rejected) => hit,
@@ -160,6 +161,16 @@ mod tests {
             assert_eq!(decided, Reason::Rejected, "{bans:?}");
             let decided = decide(bans.into_iter(), &other);
             assert_eq!(decided, Reason::BannedAll, "{bans:?}");
+        }
+        // Whoever is only told of passes, beside a ban of other ports as well.
+        let notified = (&all, Action::Notify);
+        for (bans, reason) in [
+            (vec![notified], Reason::Pass),
+            (vec![notified, (&ssh, Action::Drop)], Reason::OtherPort),
+            (vec![(&all, Action::Drop), notified], Reason::BannedAll),
+        ] {
+            let decided = decide(bans.iter().copied(), &other);
+            assert_eq!(decided, reason, "{bans:?}");
         }
     }
 

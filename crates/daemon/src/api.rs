@@ -466,7 +466,13 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
         };
         let action = match request.action.as_deref() {
             None => Action::default(),
-            Some(text) => text.parse().map_err(malformed)?,
+            Some("drop") => Action::Drop,
+            Some("reject") => Action::Reject,
+            Some(other) => {
+                let shown: String = other.chars().take(64).collect();
+                let message = format!("{shown:?} is not an action: \"drop\" or \"reject\"");
+                return Err(malformed(message));
+            }
         };
         bans.ban(&request.subject, length, scope, action, request.reason)
     })

@@ -407,9 +407,15 @@ impl Bans {
             usage.max_wide_shared,
             "jails, watches and decoy ports have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
         );
+        let of_notified = (
+            usage.notified,
+            usage.max_bans,
+            "there are {} bans that only notify, as many as max_bans allows: those that end first make room",
+        );
         for (about, caps) in [
             ("table-full:addresses", &[of_addresses][..]),
             ("table-full:prefixes", &[of_all, of_shared]),
+            ("table-full:notified", &[of_notified]),
         ] {
             if let Some((_, most, message)) = caps.iter().find(|(used, most, _)| used >= most) {
                 let message = message.replace("{}", &most.to_string());

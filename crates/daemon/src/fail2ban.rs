@@ -128,6 +128,13 @@ pub(crate) fn read(
             runs.join(", ")
         ));
     }
+    let notifying = read.jails.iter().filter(|jail| only_notifies(jail));
+    warnings.extend(notifying.map(|jail| {
+        format!(
+            "[fail2ban]: jail {} notifies only, and weir drops nothing for it: no action of it is a firewall's; with a banaction, as in action = %(action_)s, it drops",
+            jail.name
+        )
+    }));
     let notes = grouped(&read.notes);
     warnings.extend(notes.into_iter().map(|note| format!("[fail2ban]: {note}")));
     for mut jail in std::mem::take(&mut read.jails) {
@@ -154,6 +161,11 @@ pub(crate) fn read(
         jails.push(jail);
     }
     Some(read)
+}
+
+/// Does the jail deny no packet?
+fn only_notifies(jail: &JailConfig) -> bool {
+    !jail.action.denies_packets()
 }
 
 /// Notes by jail, each once for all jails that have it: `jail NAME: NOTE`, or `jails A, B: NOTE`.
@@ -332,7 +344,7 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
 }
 
 /// What the jail's actions ban together. Of several the mildest counts only if all are:
-/// one that rejects and one that drops drop.
+/// one that rejects and one that drops drop. A jail without a firewall's action only notifies.
 fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
     let mut ban: Option<(PortSet, Action)> = None;
     for action in &jail.actions {
@@ -351,15 +363,20 @@ fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
             }
         });
     }
-    // What bans elsewhere only is told of bans of the same ports here.
-    let elsewhere = || Some((jail.ports.clone()?, Action::Reject));
-    ban.or_else(elsewhere).ok_or_else(|| {
-        let names = jail.actions.iter().map(|action| action.name.as_str());
-        format!(
-            "none of its actions bans anybody ({}), and a jail of weir's does",
-            names.collect::<Vec<_>>().join(", ")
-        )
-    })
+    if let Some(ban) = ban {
+        return Ok(ban);
+    }
+    if jail.notifies_only {
+        return Ok((PortSet::all(), Action::Notify));
+    }
+    let not_run = jail.actions.iter().filter_map(|action| match &action.kind {
+        ActionKind::NotRun(why) => Some(format!("{}: {why}", action.name)),
+        _ => None,
+    });
+    Err(format!(
+        "what of its actions is to ban cannot be carried out, so that it would ban nobody ({})",
+        not_run.collect::<Vec<_>>().join("; ")
+    ))
 }
 
 /// The commands that a jail runs beside its bans.
@@ -430,6 +447,15 @@ pub fn describe(jail: &JailConfig) -> String {
         Some(_) => ", and asks ignorecommand before a ban, for 2 seconds at most",
         None => "",
     };
+    if only_notifies(jail) {
+        return format!(
+            "{}: NOTIFIES ONLY, weir drops nothing for it: filter {} reads {source}; {} failures in {} make a ban {ban_time} that only notifies{runs}{asks}",
+            jail.name,
+            jail.filter,
+            limits.max_retry,
+            format_duration(limits.find_time),
+        );
+    }
     format!(
         "{}: filter {} reads {source}; {} failures in {} ban {} {ban_time} ({}){runs}{asks}",
         jail.name,

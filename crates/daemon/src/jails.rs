@@ -178,12 +178,13 @@ pub struct JailConfig {
 }
 
 impl JailConfig {
-    /// The names of the jail's actions as `fail2ban-client` shows them: weir's own ban, and
-    /// the commands beside it.
+    /// The names of the jail's actions as `fail2ban-client` shows them: weir's own ban,
+    /// unless the jail only notifies, and the commands beside it.
     pub fn action_names(&self) -> Vec<String> {
-        let own = format!("weir-{}", self.action);
+        let denies = self.action.denies_packets();
+        let own = denies.then(|| format!("weir-{}", self.action));
         let runs = self.commands.iter().map(|run| run.name.clone());
-        std::iter::once(own).chain(runs).collect()
+        own.into_iter().chain(runs).collect()
     }
 }
 

@@ -110,6 +110,9 @@ pub struct Usage {
     pub wide_shared: usize,
     /// The cap on entries that are not manual: the rest is kept for manual ones.
     pub max_wide_shared: usize,
+    /// Bans that deny no packet, and are in no table of the kernel's: at most `max_bans`,
+    /// and beside them `max_wide` of prefixes as in `wide`.
+    pub notified: usize,
     /// Entries evicted at the cap since the start.
     pub evicted: u64,
     /// Entries in the overflow area.
@@ -234,7 +237,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Puts entries into force; the same (subject, policy) again replaces the
-    /// expiry, and the one with the opposite action goes. On an error those before the
+    /// expiry, and the one with another action goes. On an error those before the
     /// named one are in force, and of a large number perhaps others: they are inserted
     /// by several threads.
     fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError>;

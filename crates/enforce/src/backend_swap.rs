@@ -1,9 +1,10 @@
 //! Which backend a configuration gets, and the change from one to another while
 //! packets come: the new one is filled and attached beside the old one, which
 //! goes only then. So there is no moment without enforcement, and what is
-//! inserted meanwhile goes to both.
+//! inserted meanwhile goes to both. Bans that only notify are beside whichever it is.
 
 mod family;
+mod notified;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,6 +24,7 @@ use crate::{
 };
 use family::Family;
 pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
+use notified::NotifiedBans;
 
 /// Opens the backend that the settings name; see [`Backend::attach`]. What
 /// other backends of an earlier daemon enforce stays in force until this one is
@@ -61,6 +63,7 @@ pub fn open(place: &BackendHome) -> Result<Arc<dyn Backend>, Error> {
         mirrored: Mutex::default(),
         left: Mutex::new(left),
         claim: Mutex::new(claim),
+        notified: NotifiedBans::new(place.settings.max_bans, place.ipv4_length),
     }))
 }
 
@@ -79,6 +82,8 @@ struct BackendSwap {
     /// What earlier daemons left by other backends, until this one is attached.
     left: Mutex<Vec<Family>>,
     claim: Mutex<Option<Claim>>,
+    /// What no backend is told of.
+    notified: NotifiedBans,
 }
 
 /// A ban's name: whose, and which of them.
@@ -267,12 +272,19 @@ impl Backend for BackendSwap {
 
     fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError> {
         let coming = self.coming();
-        let done = self.backend().insert(entries)?;
-        let outcome = match &*coming {
-            Some(next) => self.insert_beside(&**next, entries),
-            None => Ok(()),
+        let backend = self.backend();
+        let deny = |entries: &[Entry]| {
+            let done = backend.insert(entries)?;
+            let outcome = match &*coming {
+                Some(next) => self.insert_beside(&**next, entries),
+                None => Ok(()),
+            };
+            done.with(outcome)
         };
-        done.with(outcome)
+        if self.notified.has_no_part_in(entries) {
+            return deny(entries);
+        }
+        self.notified.insert_beside(entries, &*backend, deny)
     }
 
     fn remove(
@@ -282,23 +294,30 @@ impl Backend for BackendSwap {
         scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error> {
         let coming = self.coming();
-        let lifted = self.backend().remove(subject, producer, scope)?;
+        let mut lifted = self.backend().remove(subject, producer, scope)?;
         if let Some(next) = &*coming {
             next.remove(subject, producer, scope)?;
         }
+        lifted.extend(self.notified.remove(subject, producer, scope));
         Ok(lifted)
     }
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
-        self.backend().entries()
+        let mut entries = self.backend().entries()?;
+        entries.extend(self.notified.entries());
+        Ok(entries)
     }
 
     fn bans_by_producer(&self) -> Result<BTreeMap<BanSource, u64>, Error> {
-        self.backend().bans_by_producer()
+        let mut bans = self.backend().bans_by_producer()?;
+        self.notified.count_in(&mut bans);
+        Ok(bans)
     }
 
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        self.backend().entries_for(addr)
+        let mut entries = self.backend().entries_for(addr)?;
+        entries.extend(self.notified.entries_for(addr));
+        Ok(entries)
     }
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
@@ -340,6 +359,7 @@ impl Backend for BackendSwap {
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
+        self.notified.set_max_bans(settings.max_bans);
         let kind = Family::of(settings.backend);
         if kind == self.present().kind {
             return self.backend().reconfigure(settings);
@@ -356,7 +376,7 @@ impl Backend for BackendSwap {
     }
 
     fn usage(&self) -> Usage {
-        self.backend().usage()
+        self.notified.counted_in(self.backend().usage())
     }
 
     fn memory(&self) -> Option<u64> {
@@ -371,6 +391,7 @@ impl Backend for BackendSwap {
         if let Some(claim) = &*self.claim() {
             claim.drain();
         }
+        self.notified.drop_over();
         self.backend().maintain()
     }
 }

@@ -167,6 +167,9 @@ impl DesiredBans {
     ) -> (InsertSummary, Result<(), Error>) {
         let mut done = InsertSummary::default();
         for entry in entries {
+            if !entry.policy.action.denies_packets() {
+                return (done, Err(Error::OnlyNotifies(entry.subject)));
+            }
             if self.is_crowded(entry) {
                 self.drop_over(BootNanos::now());
             }
@@ -296,6 +299,21 @@ impl DesiredBans {
         live(subjects)
     }
 
+    /// Is nothing held, ended bans included?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bans.is_empty()
+    }
+
+    /// How many bans that are not over each producer has.
+    pub(crate) fn by_producer(&self, now: BootNanos) -> impl Iterator<Item = (&BanSource, u64)> {
+        let tables = self.ends.iter().flatten();
+        let counts = tables.map(move |(producer, ends)| {
+            let over = ends.iter().take_while(|(end, ..)| end.is_over(now)).count();
+            (producer, (ends.len() - over) as u64)
+        });
+        counts.filter(|(_, count)| *count > 0)
+    }
+
     /// Forgets what has ended.
     pub(crate) fn drop_over(&mut self, now: BootNanos) {
         let before = BootNanos(now.0.saturating_sub(GRACE));
@@ -393,6 +411,18 @@ mod tests {
             assert_eq!(done.new, 1, "those before it are in");
             assert_eq!(bans.usage().bans, MAX_HELD + 1);
         }
+    }
+
+    #[test]
+    fn the_kernel_is_told_of_no_ban_that_only_notifies() {
+        let (mut bans, mut pending) = (DesiredBans::new(10, None), Pending::new());
+        let notifies = ban("192.0.2.1", 0, Action::Notify);
+        let (done, outcome) = bans.insert_pending(&[notifies], &mut pending);
+        assert!(
+            matches!(outcome, Err(Error::OnlyNotifies(_))),
+            "{outcome:?}"
+        );
+        assert!(done.new == 0 && pending.is_empty() && bans.is_empty());
     }
 
     #[test]

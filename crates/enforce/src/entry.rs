@@ -40,22 +40,32 @@ pub struct Policy {
     pub producer: BanSource,
     /// The ports that they cover.
     pub scope: PortSet,
-    /// Whether packets of these bans are dropped or rejected.
+    /// Whether packets of these bans are dropped or rejected, or these bans only notify.
     pub action: Action,
 }
 
 impl Policy {
-    /// The policy of the same bans with the other action: one subject has one of the two.
+    /// The policy of the same bans with the other action that denies packets: one subject
+    /// has one of the two. Itself, if these bans only notify.
     pub fn with_opposite_action(&self) -> Self {
         Self {
             action: self.action.other(),
             ..self.clone()
         }
     }
+
+    /// The policies of the same bans with each other action: one subject has one of them all.
+    pub fn with_other_actions(&self) -> impl Iterator<Item = Self> {
+        let others = Action::ALL.into_iter().filter(|one| *one != self.action);
+        others.map(|action| Self {
+            action,
+            ..self.clone()
+        })
+    }
 }
 
-/// A ban as enforced. (subject, policy) is its name; it replaces the one of (subject,
-/// [`Policy::with_opposite_action`]).
+/// A ban as enforced. (subject, policy) is its name; it replaces those of (subject,
+/// [`Policy::with_other_actions`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
     /// The address or network that is banned.

@@ -35,6 +35,9 @@ pub enum Error {
         max = PREFIX_BAN_WORDS
     )]
     TooDeep(BanTarget),
+    /// The ban denies no packet: it has no place in a table of the kernel's.
+    #[error("the ban of {0} only notifies: the kernel is not told of it")]
+    OnlyNotifies(BanTarget),
     /// More policies in use than the kernel's table has numbers.
     #[error(
         "too many different ban policies in force: at most {0} sets of source, ports and action; lift the bans of some"

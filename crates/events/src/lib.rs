@@ -391,6 +391,9 @@ impl Events {
             None => "-".to_owned(),
         };
         match event.kind {
+            Kind::Ban if event.action == Some(Action::Notify) => {
+                tracing::info!("ban {subject}, {by}, notifies only: {reason}");
+            }
             Kind::Ban => tracing::info!("ban {subject}, {by}: {reason}"),
             Kind::Unban => tracing::info!("unban {subject}, {by}: {reason}"),
             Kind::Error => tracing::error!("{subject} {reason}"),

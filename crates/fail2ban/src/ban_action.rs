@@ -94,6 +94,11 @@ const FOREIGN: [&str; 7] = [
     "pf",
 ];
 
+/// Is the action of this name, of those that Fail2ban brings, one that bans in a firewall?
+pub(crate) fn is_firewall(name: &str) -> bool {
+    FOREIGN.contains(&name) || FIREWALLS.iter().any(|(firewall, _)| *firewall == name)
+}
+
 /// Parameters that the jails of the package give to any action, whatever it knows.
 const PARAMETERS: [&str; 12] = [
     "actionstart_on_demand",

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{PortSet, Prefix};
+use weir_core::Prefix;
 
 use crate::{
     action_command::{self, Script},
@@ -127,8 +127,9 @@ pub struct Jail {
     pub use_dns: UseDns,
     /// The zone of stamps that name none, as `UTC+0200`.
     pub time_zone: Option<String>,
-    /// Ports that weir bans for actions that ban elsewhere only.
-    pub ports: Option<PortSet>,
+    /// None of its actions is a firewall's that weir stands in for, and what commands it has
+    /// run: who is banned is told to them, and no packet is dropped.
+    pub notifies_only: bool,
     /// Lines that an action is told of, the last ones.
     pub max_matches: usize,
     /// The actions of a ban, in order.
@@ -607,44 +608,18 @@ impl Reader<'_> {
             )?);
         }
         let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
-        let undoes =
-            |action: &JailAction| matches!(&action.kind, ActionKind::Run(run) if run.undoes());
+        let runs = |action: &JailAction| matches!(action.kind, ActionKind::Run(_));
         limits.extend(actions.iter().flat_map(|action| action.left_out.clone()));
         limits.extend(
             actions
                 .iter()
                 .flat_map(|action| never_captured(action, &filter)),
         );
-        let mut ports = None;
-        if !actions.iter().any(bans)
-            && let Some(action) = actions.iter().find(|action| undoes(action))
-        {
-            let word = |key: &str, usual: &str| -> Result<String, Error> {
-                let text = interpolate::get(self.layers, name, key, &Known(None))?;
-                let word = text.map(|text| text.joined().trim().to_owned());
-                Ok(word
-                    .filter(|word| !word.is_empty())
-                    .unwrap_or(usual.to_owned()))
-            };
-            let (port, protocol) = (word("port", "0:65535")?, word("protocol", "tcp")?);
-            let set = self.services.set(&port, &protocol).map_err(|message| {
-                let place = self.place_of(name, "port", &port);
-                Error::new(
-                    place.unwrap_or_else(|| action.origin.clone()),
-                    ErrorKind::Value,
-                    format!("port = {}: {message}", ini::clip(&port)),
-                )
-            })?;
-            limits.push(Error::new(
-                action.origin.clone(),
-                ErrorKind::Value,
-                format!(
-                    "action {}: it bans elsewhere; weir bans {set} of this host besides",
-                    action.name
-                ),
-            ));
-            ports = Some(set);
-        }
+        // A firewall's action that is not carried out leaves nothing of what its jail is for.
+        let notifies_only = !actions
+            .iter()
+            .any(|action| bans(action) || ban_action::is_firewall(&action.name))
+            && (actions.is_empty() || actions.iter().any(runs));
         let max_matches = match get("maxmatches") {
             None => max_retry as usize,
             Some(text) => {
@@ -667,7 +642,7 @@ impl Reader<'_> {
             ignore,
             use_dns,
             time_zone: get("logtimezone").map(Text::joined),
-            ports,
+            notifies_only,
             max_matches,
             actions,
             counts_bans,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use weir_core::{BanSource, Prefix, Reason};
+use weir_core::{Action, BanSource, Prefix, Reason};
 use weir_events::{Event, Kind, Packet};
 
 use crate::config::Format;
@@ -118,6 +118,9 @@ impl Records {
         }
         if let Some(producer) = &event.producer {
             text.push_str(&format!(", {}", producer.to_string().replace(':', " ")));
+        }
+        if event.action == Some(Action::Notify) {
+            text.push_str(", notifies only");
         }
         if !event.reason.is_empty() {
             text.push_str(&format!(": {}", event.reason));

@@ -24,9 +24,10 @@ pub fn report(jail: &Value, status: &Value, bans: &Value) -> anyhow::Result<()> 
         let rest = format!(" since {since}: {}", text(&alert["message"]));
         headline(Tone::Bad, "ALERT", &rest)?;
     }
-    let rejects = match jail["action"].as_str() {
-        Some("reject") => ", rejected",
-        _ => ", dropped",
+    let effect = match jail["action"].as_str() {
+        Some("notify") => "; it notifies only: weir drops nothing for it".to_owned(),
+        Some("reject") => format!(", of ports {}, rejected", text(&jail["scope"])),
+        _ => format!(", of ports {}, dropped", text(&jail["scope"])),
     };
     let rows = [
         ("source", text(&jail["source"])),
@@ -34,11 +35,10 @@ pub fn report(jail: &Value, status: &Value, bans: &Value) -> anyhow::Result<()> 
         (
             "a ban",
             format!(
-                "at {} failures in {}, for {}, of ports {}{rejects}",
+                "at {} failures in {}, for {}{effect}",
                 jail["max_retry"],
                 text(&jail["find_time"]),
-                text(&jail["ban_time"]),
-                text(&jail["scope"])
+                text(&jail["ban_time"])
             ),
         ),
         ("lines", format!("{} read", number("lines"))),

@@ -155,7 +155,7 @@ pub struct Jail {
     pub limits: JailLimits,
     /// The ports that its bans cover.
     pub scope: PortSet,
-    /// Whether packets of its bans are dropped or rejected.
+    /// Whether packets of its bans are dropped or rejected, or its bans only notify.
     pub action: Action,
     /// Addresses whose failures it does not count.
     pub ignore: PrefixSet,

@@ -110,9 +110,10 @@ impl Config {
         check::check(&Part::all(files), host)
     }
 
-    /// Is nothing enabled that bans or denies?
+    /// Is nothing enabled that bans or denies? Jails that only notify do not.
     pub fn denies_nothing(&self) -> bool {
-        self.jails.is_empty() && self.denies_by_jails_only()
+        let mut jails = self.jails.iter();
+        jails.all(|jail| !jail.action.denies_packets()) && self.denies_by_jails_only()
     }
 
     /// Is there nobody to ban or deny but the jails?

@@ -55,6 +55,7 @@ pub struct TableMetrics {
     pub max_bans: Gauges<0>,
     pub wide: Gauges<0>,
     pub max_wide: Gauges<0>,
+    pub notified: Gauges<0>,
     pub evicted: Totals<0>,
     pub overflow: Gauges<0>,
     pub generation: Gauges<0>,
@@ -76,7 +77,7 @@ impl TableMetrics {
             ),
             by_producer: registry.gauges(
                 "weir_producer_bans_in_force",
-                "Bans in force by who made them: manual, decoy, tarpit, jail:NAME, watch:NAME.",
+                "Bans in force by who made them: manual, decoy, tarpit, jail:NAME, watch:NAME. Those that only notify are counted too.",
                 &["producer"],
             ),
             max_bans: registry.gauges(
@@ -92,6 +93,11 @@ impl TableMetrics {
             max_wide: registry.gauges(
                 "weir_wide_bans_max",
                 "How many bans of such prefixes may be in force.",
+                &[],
+            ),
+            notified: registry.gauges(
+                "weir_notified_bans",
+                "Bans of jails that only notify: they are in no table, and no packet is dropped for them.",
                 &[],
             ),
             evicted: registry.totals(

@@ -107,10 +107,15 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     }
     let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
     marked(&alerts, filling.end());
-    let restored = if taken_over > 0 && plan.insert.is_empty() {
-        format!("{taken_over} bans taken over from the kernel")
-    } else {
+    let is_denying = |entry: &Entry| entry.policy.action.denies_packets();
+    let restored = if taken_over == 0 || plan.insert.iter().any(is_denying) {
         format!("{restored} bans restored from the database")
+    } else if restored > 0 {
+        format!(
+            "{taken_over} bans taken over from the kernel, and {restored} that only notify restored from the database"
+        )
+    } else {
+        format!("{taken_over} bans taken over from the kernel")
     };
     tracing::info!("{restored} in {} ms", begin.elapsed().as_millis());
     store.remember(

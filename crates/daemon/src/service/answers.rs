@@ -33,7 +33,7 @@ pub struct ListedBan {
     pub scope: PortSet,
     /// The administrator, jail, watch, list or port that decided the ban.
     pub producer: BanSource,
-    /// Whether packets of the ban are dropped or rejected.
+    /// Whether packets of the ban are dropped or rejected, or the ban only notifies.
     pub action: Action,
     /// The reason of the ban, in words.
     pub reason: String,

@@ -100,6 +100,7 @@ fn table(metrics: &Metrics, samples: &mut Samples, status: &Status) {
     samples.gauge(table.max_bans, [], usage.max_bans);
     samples.gauge(table.wide, [], usage.wide);
     samples.gauge(table.max_wide, [], usage.max_wide);
+    samples.gauge(table.notified, [], usage.notified);
     samples.total(table.evicted, [], usage.evicted);
     samples.gauge(table.overflow, [], usage.overflow);
     samples.gauge(table.generation, [], usage.generation);

@@ -208,7 +208,10 @@ impl ManualBans {
             return Ok(None);
         }
         let entries = self.backend.entries_for(prefix.addr())?;
-        let mut holding = entries.iter().filter(|e| e.subject.prefix().covers(prefix));
+        let holds = |entry: &&Entry| {
+            entry.policy.action.denies_packets() && entry.subject.prefix().covers(prefix)
+        };
+        let mut holding = entries.iter().filter(holds);
         if let Some(entry) = holding.next() {
             return Ok(Some(format!(
                 "{subject} is still denied: {}",
@@ -252,12 +255,11 @@ impl ManualBans {
 /// A ban in words.
 fn in_words(entry: &Entry) -> String {
     let policy = &entry.policy;
-    format!(
-        "{} is banned {} on {}",
-        entry.subject,
-        by(&policy.producer),
-        policy.scope
-    )
+    let (subject, by) = (entry.subject, by(&policy.producer));
+    match policy.action.denies_packets() {
+        true => format!("{subject} is banned {by} on {}", policy.scope),
+        false => format!("{subject} is banned {by}, which only notifies"),
+    }
 }
 
 /// The producer of a ban, in words.

@@ -183,9 +183,9 @@ impl Questions {
         };
         let mut limits = self.backend.limits().iter();
         let answers = limits.all(|limit| limit.feature != Feature::Reject);
-        let bans = entries.iter().map(|e| match answers {
-            true => (&e.policy.scope, e.policy.action),
-            false => (&e.policy.scope, Action::Drop),
+        let bans = entries.iter().map(|e| match e.policy.action {
+            Action::Reject if !answers => (&e.policy.scope, Action::Drop),
+            action => (&e.policy.scope, action),
         });
         let pools = host.map_or_else(Vec::new, |addr| self.balancer.access(addr, port));
         let verdict = match decide(bans, &asked) {
@@ -391,7 +391,12 @@ impl Questions {
         let bans = usage.bans + usage.wide;
         let is_blind = config.denies_by_jails_only() && self.log_status.reads_no_log();
         let is_idle = match (config.denies_nothing(), bans) {
-            (true, 0) => Some("nothing is enabled that bans or denies".to_owned()),
+            (true, 0) if config.jails.is_empty() => {
+                Some("nothing is enabled that bans or denies".to_owned())
+            }
+            (true, 0) => Some(
+                "its jails only notify, and nothing else is enabled that bans or denies".to_owned(),
+            ),
             _ => is_blind.then(|| no_log(bans)),
         };
         let protection = self

@@ -331,17 +331,17 @@ fn this_boot(transaction: &Transaction<'_>, now: &Now) -> Result<i64, DatabaseEr
     )?)
 }
 
-/// The numbers of the policies in a batch, and of their twins, if the database
-/// has met those.
-type PolicyIds = HashMap<Policy, (i64, Option<i64>)>;
+/// The numbers of the policies in a batch, and of those with other actions, if the database
+/// has met them.
+type PolicyIds = HashMap<Policy, (i64, Vec<i64>)>;
 
 fn policy_id(
     transaction: &Transaction<'_>,
     policy: &Policy,
     known: &mut PolicyIds,
-) -> Result<(i64, Option<i64>), DatabaseError> {
+) -> Result<(i64, Vec<i64>), DatabaseError> {
     if let Some(ids) = known.get(policy) {
-        return Ok(*ids);
+        return Ok(ids.clone());
     }
     let names = [policy.producer.to_string(), policy.scope.to_string()];
     let action = policy.action.name();
@@ -350,14 +350,15 @@ fn policy_id(
             "INSERT OR IGNORE INTO policies (producer, scope, action) VALUES (?1, ?2, ?3)",
         )?
         .execute(params![names[0], names[1], action])?;
-    let ids = (
-        known_policy_id(transaction, policy)?.unwrap_or_default(),
-        known_policy_id(transaction, &policy.with_opposite_action())?,
-    );
-    // One that comes later in the batch has the other's number to forget.
-    known.remove(&policy.with_opposite_action());
-    known.insert(policy.clone(), ids);
-    Ok(ids)
+    let own = known_policy_id(transaction, policy)?.unwrap_or_default();
+    let mut others = Vec::new();
+    for other in policy.with_other_actions() {
+        others.extend(known_policy_id(transaction, &other)?);
+        // One that comes later in the batch has this one's number to forget.
+        known.remove(&other);
+    }
+    known.insert(policy.clone(), (own, others.clone()));
+    Ok((own, others))
 }
 
 /// The number of a policy that the database has met.
@@ -428,10 +429,10 @@ fn write_one(
                 scope: ban.scope.clone(),
                 action: ban.action,
             };
-            let (policy, twin) = policy_id(transaction, &policy, policy_ids)?;
+            let (policy, others) = policy_id(transaction, &policy, policy_ids)?;
             let subject = blob(ban.subject.prefix());
-            if let Some(twin) = twin {
-                forget(transaction, &subject, twin)?;
+            for other in others {
+                forget(transaction, &subject, other)?;
             }
             write_row(transaction, &subject, policy, boot, *expiry, ban.until)?;
             transaction

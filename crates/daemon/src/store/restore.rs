@@ -8,7 +8,8 @@
 //! dry-run) is filled from the database: by the boot clock if the boot is the same, by
 //! the wall clock otherwise, and by the remaining time if the wall clock went back
 //! behind the last write. So is one whose filling did not come to its end
-//! ([`FillMarker`]): what it lacks was not lifted.
+//! ([`FillMarker`]): what it lacks was not lifted. Bans that only notify are in no table
+//! on any boot: the database alone decides about them.
 
 use std::{
     collections::HashSet,
@@ -112,10 +113,29 @@ impl FillMarker {
 }
 
 /// The truth table. `partly`: filling was cut short ([`FillMarker`]).
-pub fn plan(loaded: StoredState, in_force: Vec<Entry>, partly: bool, now: &Now) -> Plan {
+pub fn plan(mut loaded: StoredState, in_force: Vec<Entry>, partly: bool, now: &Now) -> Plan {
     if in_force.is_empty() || partly {
         return from_database(loaded, now);
     }
+    let only_notifies = |row: &Row| !row.policy.action.denies_packets();
+    let (notified, denying) = loaded.rows.into_iter().partition(only_notifies);
+    loaded.rows = denying;
+    let told = from_database(
+        StoredState {
+            boots: loaded.boots.clone(),
+            rows: notified,
+        },
+        now,
+    );
+    let mut plan = of_denying(loaded, in_force, now);
+    plan.insert.extend(told.insert);
+    plan.forget.extend(told.forget);
+    plan.rewrite |= told.rewrite;
+    plan
+}
+
+/// The plan for bans of which tables hold some.
+fn of_denying(loaded: StoredState, in_force: Vec<Entry>, now: &Now) -> Plan {
     let explained: HashSet<(BanTarget, &Arc<Policy>)> = loaded
         .rows
         .iter()
@@ -351,6 +371,50 @@ mod tests {
         let new = StoredState::default();
         let plan = plan(new, vec![only_in_tables.clone()], false, &now("b", 7, 1020));
         assert_eq!(plan.unexplained, [only_in_tables]);
+    }
+
+    /// On this boot and on another one, beside tables that hold something.
+    #[test]
+    fn the_database_decides_about_bans_that_only_notify() {
+        let only_in_tables = Entry {
+            subject: "192.0.2.8".parse().unwrap(),
+            policy: policy(),
+            expiry: Expiry::At(BootNanos(500 * SECOND)),
+        };
+        for (now, expiry) in [(now("a", 110, 1010), 160), (now("b", 7, 1020), 47)] {
+            let mut loaded = loaded();
+            loaded.rows.push(loaded.rows[0].clone());
+            let notified = &mut loaded.rows[1];
+            Arc::make_mut(&mut notified.policy).action = Action::Notify;
+            let row = notified.clone();
+            let plan = plan(loaded, vec![only_in_tables.clone()], false, &now);
+            let restored = plan.insert.last().unwrap();
+            assert_eq!(
+                (restored.subject, &restored.policy),
+                (row.subject, &row.policy)
+            );
+            assert_eq!(restored.expiry, Expiry::At(BootNanos(expiry * SECOND)));
+            assert_eq!(plan.rewrite, now.boot == "b");
+            // The other one as ever.
+            let is_lifted = plan.forget == [(row.subject, policy())];
+            assert_eq!(is_lifted, now.boot == "a", "{plan:?}");
+        }
+        let over = plan(
+            StoredState {
+                rows: vec![Row {
+                    policy: Arc::new(Policy {
+                        action: Action::Notify,
+                        ..(*policy()).clone()
+                    }),
+                    ..loaded().rows[0].clone()
+                }],
+                ..loaded()
+            },
+            vec![only_in_tables],
+            false,
+            &now("a", 160, 1060),
+        );
+        assert_eq!((over.insert.len(), over.forget.len()), (0, 1));
     }
 
     #[test]

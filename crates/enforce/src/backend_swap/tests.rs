@@ -47,6 +47,7 @@ fn over(before: DryRun) -> BackendSwap {
         mirrored: Mutex::default(),
         left: Mutex::default(),
         claim: Mutex::new(None),
+        notified: NotifiedBans::new(100, None),
     }
 }
 
@@ -72,6 +73,36 @@ fn what_the_next_backend_has_no_room_for_is_said() {
     let evicted = subjects(evicted);
     assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
     assert_eq!(swap.take_evicted(), []);
+}
+
+/// They are nothing to the backends, nor to a change from one to the next.
+#[test]
+fn bans_that_only_notify_stay_where_they_are_while_backends_change() {
+    let swap = over(DryRun::new(100, None));
+    let mut notifies = ban(1, 1);
+    Arc::make_mut(&mut notifies.policy).action = Action::Notify;
+    Arc::make_mut(&mut notifies.policy).producer = BanSource::Jail("mails".into());
+    swap.insert(&[notifies.clone(), ban(2, 2)]).unwrap();
+    let next: Arc<dyn Backend> = Arc::new(DryRun::new(100, None));
+    let before = swap.present();
+    swap.fill(&before, &next, &MirroredState::default())
+        .unwrap();
+    swap.insert(&[ban(1, 3)]).unwrap();
+    swap.take_over(&before, Family::DryRun, next.clone())
+        .unwrap();
+    assert_eq!(
+        subjects(next.entries().unwrap()),
+        ["192.0.2.1", "192.0.2.2"]
+    );
+    assert_eq!(swap.usage().notified, 1);
+    let held = swap.entries_for("192.0.2.1".parse().unwrap()).unwrap();
+    assert!(held.contains(&notifies) && held.contains(&ban(1, 3)));
+    let lifted = swap.remove(notifies.subject, Some(&notifies.policy.producer), None);
+    assert_eq!(lifted.unwrap(), [notifies]);
+    assert_eq!(
+        subjects(swap.entries().unwrap()),
+        ["192.0.2.1", "192.0.2.2"]
+    );
 }
 
 /// A backend that sees no packets has neither; the next one may.

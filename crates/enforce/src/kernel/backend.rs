@@ -236,6 +236,7 @@ impl Backend for Kernel {
             max_wide: MAX_PREFIX_BANS,
             wide_shared,
             max_wide_shared: MAX_SHARED_PREFIX_BANS,
+            notified: 0,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
             generation: tables.current.number,

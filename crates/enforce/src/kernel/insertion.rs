@@ -75,6 +75,9 @@ impl Kernel {
             }
             let (policy, opposite) = match known {
                 Some((policy, number, opposite)) if *policy == entry.policy => (number, opposite),
+                _ if !entry.policy.action.denies_packets() => {
+                    return Err(Error::OnlyNotifies(entry.subject));
+                }
                 _ => match self.policies.number(&entry.policy, &tables.current) {
                     Ok(number) => (number, self.policies.opposite_action(&entry.policy)),
                     Err(Error::Policies(_)) => return Ok((n, Stop::NoNumber)),

@@ -214,7 +214,8 @@ fn entry_number(number: u16, policy: &Policy) -> u16 {
         false => POLICY_SCOPED,
     };
     let reject = match policy.action {
-        Action::Drop => 0,
+        // One that only notifies is never given one.
+        Action::Drop | Action::Notify => 0,
         Action::Reject => POLICY_REJECT,
     };
     number | scoped | reject

@@ -115,7 +115,7 @@ pub(super) fn read_counts(rule: Attributes<'_>) -> Option<&str> {
 pub(super) fn comment(policy: &Policy) -> String {
     match policy.action {
         Action::Drop => policy.producer.to_string(),
-        Action::Reject => format!("{} {}", policy.producer, policy.action),
+        Action::Reject | Action::Notify => format!("{} {}", policy.producer, policy.action),
     }
 }
 
