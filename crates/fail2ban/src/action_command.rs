@@ -4,6 +4,7 @@
 //! quoted as its place asks. What cannot be made safe is refused, by file and line.
 
 mod runners;
+mod words;
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
@@ -14,7 +15,8 @@ use crate::{
     filter_files::wrong,
     text::Text,
 };
-use runners::{INTERPRETERS, command_name, runner_in, words_of};
+use runners::{runner_in, runs_arguments};
+use words::words_of;
 
 /// How long a command may run, if `timeout` says nothing.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,6 +78,21 @@ impl Tag {
         ("ipmatches", Self::Matches),
         ("ipjailmatches", Self::Matches),
         ("fq-hostname", Self::HostNameFull),
+    ];
+
+    /// Each value once.
+    const VALUES: [Self; 11] = [
+        Self::Ip,
+        Self::IpRev,
+        Self::Family,
+        Self::Failures,
+        Self::Time,
+        Self::BanTime,
+        Self::BanCount,
+        Self::Restored,
+        Self::Matches,
+        Self::HostNameFull,
+        Self::HostName,
     ];
 
     fn of(name: &str) -> Option<Self> {
@@ -293,11 +310,6 @@ impl Commands {
         self.families
             .iter()
             .all(|one| *one == FamilyCommands::default())
-    }
-
-    /// Does it do something that the end of a ban undoes, as a firewall does?
-    pub fn undoes(&self) -> bool {
-        self.families.iter().any(|one| one.unban.is_some())
     }
 }
 
@@ -589,9 +601,9 @@ impl Scanner<'_> {
             let why = match quoting {
                 Quoting::Backtick => Some("stands in backticks; write $( )"),
                 Quoting::Other => Some("stands in ${ } or $(( )), where its text would be read"),
-                _ => self.interpreter().map(|_| {
+                _ => self.is_argument_of_interpreter().then_some(
                     "is an argument of a program that may run it: let that program read it from a file or its input"
-                }),
+                ),
             };
             if let Some(why) = why {
                 return Err(self.error(at, name, why));
@@ -629,18 +641,16 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// The first word of the command that is being written, or one behind it, that names a
-    /// program which runs its arguments.
-    fn interpreter(&self) -> Option<&str> {
-        // Quotes have a beginning of their own: the command is that of what is around.
-        let begin = self.open.iter().rev().find_map(|(quoting, begin)| {
+    /// Whether a command that is being written names a program which runs its arguments: that
+    /// around the value, or one in whose `$( )` it stands. (Quotes have a beginning of their
+    /// own: the command is that of what is around.)
+    fn is_argument_of_interpreter(&self) -> bool {
+        let commands = self.open.iter().filter_map(|(quoting, begin)| {
             matches!(quoting, Quoting::Plain | Quoting::Backtick).then_some(*begin)
-        })?;
-        let words = self.out[begin..].split_whitespace();
-        let mut words = words.map(command_name);
-        words.find(|word| {
-            let bare = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-            INTERPRETERS.contains(word) || (!bare.is_empty() && INTERPRETERS.contains(&bare))
+        });
+        commands.into_iter().any(|begin| {
+            let words = words_of(&self.out[begin..]);
+            words.split(|word| word == "{").any(runs_arguments)
         })
     }
 
@@ -771,6 +781,15 @@ mod tests {
             "logger -t mysql <matches>; find . -name at; grep x /var/log/mysql",
             "report --service mysql \"$(date)\" \"`date`\" <matches> >/tmp/sh 2>&1",
             "awk '{ print }' F; sed -n 1p F; echo <matches>",
+            "awk '{ print $1 }' F; sed \"/<ip>/d; s/ *$//\" F; echo <matches>",
+            "logger -t ssh <matches>",
+            "if true; then /usr/bin/logger -t perl -- \"<matches>\"; fi",
+            "X=1 sudo -u log logger -t su '<matches>' >/dev/null",
+            "printf '%s\\n' \"<matches>\" | mail -s php root",
+            "curl -d user=node -d php --data-urlencode \"c=<matches>\" https://example.org/",
+            "echo sh ${X} ssh <matches>",
+            "$(command -v curl) -d \"<matches>\" https://example.org/",
+            "${HELPERS}/report <matches>; \"$DIR\"/tell <matches>",
         ] {
             assert_eq!(made(text).map(|_| ()), Ok(()), "{text}");
         }
@@ -837,6 +856,33 @@ mod tests {
                 "with sh, which",
             ),
             ("export <matches>", "with export, which"),
+            ("logger -t x <matches> | sh", "with sh, which"),
+            ("logger <matches> > >(sh)", "with sh, which"),
+            ("logger; ssh h <matches>", "may run it"),
+            ("logger \"$(ssh h <matches>)\"", "may run it"),
+            ("{ ssh h <matches>; }", "may run it"),
+            ("sudo -u logger ssh h <matches>", "may run it"),
+            ("nice logger ssh; env -i ssh h <matches>", "may run it"),
+            ("find . -exec ssh h <matches> \\;", "may run it"),
+            (
+                "printf <matches> >F; find F -exec ssh -F {} h \\;",
+                "with ssh, which",
+            ),
+            ("awk \"$(printf %s '<matches>')\"", "may run it"),
+            ("env $(printf %s <matches>)", "may run it"),
+            ("sed -e 1d -e \"s/x/<matches>/\" F", "may run it"),
+            ("$(echo <matches>)", "with $( ), which"),
+            ("M=<matches>; `echo $M`", "with $( ), which"),
+            ("M=<matches>; sudo -u x $M", "with $M, which"),
+            ("M=<matches>; docker exec -i web ${M}", "with ${M}, which"),
+            ("M=<matches>; chroot /srv $M", "with $M, which"),
+            ("<matches>", "with ${WEIR_MATCHES}, which"),
+            (
+                "M=<matches>; awk \"BEGIN { x = \\\"$M\\\" }\"",
+                "with awk, which",
+            ),
+            ("M=<matches>; sed -e \"s/x/$M/\" F", "with sed, which"),
+            ("M=<matches>; sudo sed \"s/x/${M}/\" F", "with sed, which"),
             ("U=<matches>; echo $((U + 1))", "has $((, where"),
             ("[[ <matches> -eq 5 ]]", "with [[, which"),
             ("x <ip-host>", "does not keep"),

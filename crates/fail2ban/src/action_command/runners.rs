@@ -1,10 +1,15 @@
 //! Programs that run what is handed to them, and where a shell's command names one: no text
 //! of a client's may come to them. It is a list of names: a program that does the same by
-//! another name is not known.
+//! another name is not known. What the words of a command are says `words`.
+
+use super::{
+    Tag,
+    words::{EXPANDED, expands, expands_to_a_name},
+};
 
 /// Programs that run what stands in their arguments, where a variable's value would be
 /// read as a program.
-pub(super) const INTERPRETERS: [&str; 26] = [
+const INTERPRETERS: [&str; 26] = [
     ".", "ash", "awk", "bash", "busybox", "csh", "dash", "env", "eval", "gawk", "ksh", "lua",
     "mawk", "node", "perl", "php", "python", "python3", "ruby", "sed", "sh", "source", "ssh", "su",
     "xargs", "zsh",
@@ -93,100 +98,144 @@ const BEFORE_COMMANDS: [&str; 28] = [
     "while",
 ];
 
-/// The words of the command at the beginning of a script, as a shell reads them: without
-/// quotes and backslashes, up to the next command; `{` where a group begins or ends, `>` before
-/// the name of a file. What `$( )` and backticks have in them is left out, for it is commands
-/// of its own.
-pub(super) fn words_of(script: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut chars = script.chars().peekable();
-    let mut quote = None;
-    while let Some(c) = chars.next() {
-        let is_first = words.iter().all(String::is_empty);
-        let word = words.last_mut().expect("there is one");
-        match (c, quote) {
-            ('\\', None) => match chars.next() {
-                None | Some('\n') => (),
-                Some(escaped) => word.push(escaped),
-            },
-            ('\\', Some('"')) => word.extend(chars.next()),
-            (c, Some(open)) if c == open => quote = None,
-            ('\'' | '"', None) => quote = Some(c),
-            ('$', None | Some('"')) if chars.peek() == Some(&'(') => {
-                let mut depth = 0;
-                for inner in chars.by_ref() {
-                    match inner {
-                        '(' => depth += 1,
-                        ')' => depth -= 1,
-                        _ => (),
-                    }
-                    if depth == 0 {
-                        break;
-                    }
+/// Programs before whose command there is a word that is neither an option nor the program
+/// that is started: a directory, a container.
+const WITH_OPERAND: [&str; 3] = ["chroot", "docker", "podman"];
+
+/// What `find` has before a command.
+const EXEC_OPTIONS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
+
+/// Programs that start no others: their arguments are text, whatever program has the same
+/// name.
+const TAKE_TEXT: [&str; 9] = [
+    "[", "cat", "curl", "echo", "logger", "mail", "mailx", "printf", "tee",
+];
+
+/// One command in words, as far as it matters what it starts.
+struct CommandWords<'a> {
+    /// Without files that are read and written.
+    words: Vec<&'a str>,
+    /// Where a program's name may stand: behind what starts others, and behind what may be
+    /// an argument of its options.
+    places: Vec<usize>,
+    /// Whether a word starts others, so that a program may stand behind it.
+    starts_others: bool,
+    /// How many words may be names of programs: those behind one that takes text are not.
+    end: usize,
+}
+
+impl<'a> CommandWords<'a> {
+    fn of(all: &'a [String]) -> Self {
+        let is_file = |n: usize| all[n] == ">" || (n > 0 && all[n - 1] == ">");
+        let words = (0..all.len()).filter(|n| !is_file(*n));
+        let words: Vec<&str> = words.map(|n| all[n].as_str()).collect();
+        let starts_others = |word: &str| BEFORE_COMMANDS.contains(&command_name(word));
+        let mut places = Vec::new();
+        let mut operands = 0;
+        for (n, word) in words.iter().enumerate() {
+            if starts_others(word) {
+                operands += usize::from(WITH_OPERAND.contains(&command_name(word)));
+                continue;
+            }
+            if is_set(word) || is_option(word) {
+                continue;
+            }
+            places.push(n);
+            let is_argument = n > 0 && words[n - 1].starts_with('-');
+            if !is_argument {
+                if operands == 0 {
+                    break;
                 }
-                word.push('\u{fffd}');
+                operands -= 1;
             }
-            ('`', None) if is_first => break,
-            ('`', None | Some('"')) => {
-                let _ = chars.by_ref().find(|inner| *inner == '`');
-                word.push('\u{fffd}');
-            }
-            (')' | ';' | '|' | '&' | '\n', None) => break,
-            ('(', None) if chars.peek() == Some(&')') => {
-                // Of a function.
-                chars.next();
-                words.extend(["{".into(), String::new()]);
-            }
-            ('(' | '{' | '}', None) => words.extend(["{".into(), String::new()]),
-            ('<' | '>', None) => words.extend([">".into(), String::new()]),
-            (c, None) if c.is_whitespace() => words.push(String::new()),
-            (c, _) => word.push(c),
+        }
+        let behind_exec = (1..words.len()).filter(|n| EXEC_OPTIONS.contains(&words[n - 1]));
+        places.extend(behind_exec);
+        let first = places.first().map_or(words.len(), |n| *n);
+        let last = places.iter().copied().max();
+        let text_taker = last.filter(|n| TAKE_TEXT.contains(&command_name(words[*n])));
+        Self {
+            starts_others: words[..first].iter().any(|word| starts_others(word))
+                || words.iter().any(|word| EXEC_OPTIONS.contains(word)),
+            end: text_taker.map_or(words.len(), |n| n + 1),
+            places,
+            words,
         }
     }
-    words.retain(|word| !word.is_empty());
-    words
+
+    /// The name that a word may be of a program.
+    fn name(&self, n: usize) -> &'a str {
+        match self.is_place(n) {
+            true => command_name(self.words[n]),
+            false => program_of(self.words[n]),
+        }
+    }
+
+    /// Is it where a program's name stands, or before that?
+    fn is_place(&self, n: usize) -> bool {
+        let first = self.places.first().map_or(self.words.len(), |first| *first);
+        n <= first || self.starts_others || self.places.contains(&n)
+    }
+}
+
+fn is_set(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !name.is_empty() && name.bytes().all(fits)
+}
+
+fn is_option(word: &str) -> bool {
+    word.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+}
+
+/// Is a program of this name, or of this name with a version, among these?
+fn is_in(known: &[&str], word: &str) -> bool {
+    let bare = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    known.contains(&word) || (!bare.is_empty() && known.contains(&bare))
+}
+
+/// Whether one command, in words up to where a value stands, has a program that runs its
+/// arguments.
+pub(super) fn runs_arguments(all: &[String]) -> bool {
+    let command = CommandWords::of(all);
+    (0..command.end).any(|n| is_in(&INTERPRETERS, command.name(n)))
 }
 
 /// The program of one command, in words, that runs what it reads, or reads it as a name.
 pub(super) fn runner_in(all: &[String]) -> Option<&str> {
-    let is_set = |word: &str| {
-        let name = word.split_once('=').map_or("", |(name, _)| name);
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        !name.is_empty() && name.bytes().all(fits)
-    };
-    let is_option = |word: &str| word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
-    let is_in = |known: &[&str], word: &str| {
-        let bare = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-        known.contains(&word) || (!bare.is_empty() && known.contains(&bare))
-    };
-    // Without files that are read and written.
-    let is_file = |n: usize| all[n] == ">" || (n > 0 && all[n - 1] == ">");
-    let words = (0..all.len()).filter(|n| !is_file(*n));
-    let words: Vec<&str> = words.map(|n| all[n].as_str()).collect();
-    let is_before = |word: &str| BEFORE_COMMANDS.contains(&command_name(word)) || is_set(word);
-    let first = words
-        .iter()
-        .take_while(|word| is_before(word) || is_option(word));
-    let first = first.count();
-    let starts_others = words[..first]
-        .iter()
-        .any(|word| !is_set(word) && !is_option(word));
+    let command = CommandWords::of(all);
+    let words = &command.words;
+    // A program that is an argument, or in a file.
     let reads_program = |name: &str| {
-        let is_program = |word: &&str| word.starts_with("-f") || word.starts_with("--file");
+        let is_program = |word: &&str| {
+            word.starts_with("-f") || word.starts_with("--file") || expands(&without_tags(word))
+        };
         is_in(&["awk", "gawk", "mawk", "sed"], name) && words.iter().any(is_program)
     };
-    (0..words.len()).find_map(|n| {
-        let is_by_place = n <= first || starts_others;
-        let name = if is_by_place {
-            command_name(words[n])
-        } else {
-            program_of(words[n])
-        };
+    (0..command.end).find_map(|n| {
+        let name = command.name(n);
+        let is_named = command.places.contains(&n);
+        if is_named && expands_to_a_name(words[n]) {
+            return Some(match words[n].contains(EXPANDED) {
+                true => "$( )",
+                false => words[n],
+            });
+        }
+        let by_place = |name: &str| is_in(&RUNNERS_BY_PLACE, name) || NAMES.contains(&name);
         let runs = is_in(&RUNNERS, name)
-            || (is_by_place && (is_in(&RUNNERS_BY_PLACE, name) || NAMES.contains(&name)))
-            || (n == first && (name.starts_with('$') || reads_program(name)));
+            || (command.is_place(n) && by_place(name))
+            || (is_named && reads_program(name));
         runs.then_some(name)
     })
+}
+
+/// The word without values of bans that are no client's text.
+fn without_tags(word: &str) -> String {
+    let mut rest = word.to_owned();
+    for tag in Tag::VALUES.into_iter().filter(|tag| !tag.is_text()) {
+        rest = rest.replace(&format!("${{{}}}", tag.variable()), "");
+    }
+    rest
 }
 
 /// The program that a word behind others names, if it does.
@@ -198,7 +247,7 @@ fn program_of(word: &str) -> &str {
     }
 }
 
-pub(super) fn command_name(word: &str) -> &str {
+fn command_name(word: &str) -> &str {
     let word = word.trim_matches(['"', '\'', '(', '{', '\\']);
     word.rsplit('/').next().unwrap_or(word)
 }
