@@ -490,9 +490,10 @@ impl<'d, 'i> Section<'d, 'i> {
     ) -> Option<At<Option<Duration>>> {
         let At { value, line } = self.take(key)?;
         let allowed = format!(
-            "{}-{} such as \"90s\", \"10m\", \"1h\", \"7d\", or seconds as a number{}",
+            "{}-{} such as {}, or seconds as a number{}",
             format_duration(*range.start()),
             format_duration(*range.end()),
+            examples(&range),
             if forever { ", or \"forever\"" } else { "" }
         );
         let text = match value.get_ref() {
@@ -715,3 +716,15 @@ fn describe(value: &DeValue<'_>) -> String {
 
 #[cfg(test)]
 mod tests;
+
+/// Lengths of time within a range, for a message.
+fn examples(range: &RangeInclusive<Duration>) -> String {
+    const USUAL: [(&str, u64); 4] = [("90s", 90), ("10m", 600), ("1h", 3_600), ("7d", 604_800)];
+    let within = |seconds: u64| range.contains(&Duration::from_secs(seconds));
+    let fitting = USUAL.into_iter().filter(|(_, seconds)| within(*seconds));
+    let quoted: Vec<_> = fitting.map(|(text, _)| format!("{text:?}")).collect();
+    match quoted.is_empty() {
+        true => "\"5s\"".to_owned(),
+        false => quoted.join(", "),
+    }
+}
