@@ -48,7 +48,7 @@ pub(crate) enum Rights {
 /// After SIGTERM a command and what it has started have this long.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// A supervisor that is to kill all at once has this long, before it is killed itself.
-const KILL_WITHIN: Duration = Duration::from_secs(1);
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(1);
 
 /// A supervisor, its command, and all that the command has started. Dropped, they are dead.
 pub(crate) struct Group {
@@ -180,7 +180,7 @@ impl Group {
             let _ = control.write_all(b"k");
         }
         // It is dead, or waits for a device.
-        let _ = self.reap_within(KILL_WITHIN);
+        let _ = self.reap_within(SUPERVISOR_GRACE);
     }
 
     /// Ends the command and all that it has started, asking first, and says how the command

@@ -29,7 +29,7 @@ use super::{
 use crate::host::parent_of;
 
 /// What is killed is dead within this time, or waits for a device.
-const KILL_WITHIN: Duration = Duration::from_secs(5);
+const DESCENDANTS_DIE_WITHIN: Duration = Duration::from_secs(5);
 /// Between two rounds of killing: those of the first have left their children by then.
 const KILL_ROUND: Duration = Duration::from_millis(10);
 
@@ -185,7 +185,7 @@ impl Descendants {
     /// Kills all, until none is left: the children of who dies become children of this
     /// process.
     fn kill(&mut self) -> io::Result<()> {
-        let ends = Instant::now() + KILL_WITHIN;
+        let ends = Instant::now() + DESCENDANTS_DIE_WITHIN;
         loop {
             self.reap()?;
             if self.is_alone {
