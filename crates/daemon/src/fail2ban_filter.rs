@@ -64,6 +64,12 @@ impl FilterState {
         std::mem::take(&mut self.captured)
     }
 
+    /// Finds dates together with the filter of `other` from now on, where that changes nothing
+    /// that is found. Both read the same lines, by the same encoding and in one zone.
+    pub fn share_dates(&mut self, other: &Self) -> bool {
+        self.state.share_dates(&other.state)
+    }
+
     /// What was given up since the last call.
     pub fn take_given_up(&mut self) -> GivenUp {
         std::mem::take(&mut self.given_up)
@@ -91,6 +97,11 @@ impl Fail2banFilter {
                 .and_then(LogEncoding::of)
                 .unwrap_or_default(),
         })
+    }
+
+    /// Whether it decodes the lines of a log as the other one does.
+    pub fn decodes_as(&self, other: &Self) -> bool {
+        self.encoding == other.encoding
     }
 
     /// The text that the filter was compiled from.

@@ -290,6 +290,7 @@ impl Workers {
             };
             let counted = jails.iter().filter(|jail| jail.saves_counts());
             let numbers: Vec<usize> = counted.map(|jail| jail.number).collect();
+            Running::share_dates(&jails);
             let jails: Arc<[Running]> = jails.into();
             let parts = group.parts(instance, back).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {

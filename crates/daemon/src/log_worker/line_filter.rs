@@ -68,6 +68,14 @@ impl LineFilter {
         }
     }
 
+    /// Are lines the same text to both, as filters of Fail2ban's read it?
+    pub fn decodes_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fail2ban(own), Self::Fail2ban(other)) => own.decodes_as(other),
+            _ => false,
+        }
+    }
+
     /// Can a finding name a host?
     pub fn names_hosts(&self) -> bool {
         match self {
@@ -107,6 +115,15 @@ impl LineState {
         match self {
             Self::Weir(_) => Vec::new(),
             Self::Fail2ban(state) => state.take_captured(),
+        }
+    }
+
+    /// Finds dates together with a filter that reads the same lines, if both are Fail2ban's and
+    /// find the same by it.
+    pub fn share_dates(&mut self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fail2ban(own), Self::Fail2ban(other)) => own.share_dates(other),
+            _ => false,
         }
     }
 

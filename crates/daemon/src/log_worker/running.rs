@@ -87,6 +87,36 @@ impl Running {
         self.config.own_bans.is_none()
     }
 
+    /// Has the jails of a group that read the same files find the dates of their lines
+    /// together, where their filters have the same forms of dates and have learned the same: a
+    /// line's date is looked for once for all of them.
+    pub fn share_dates(jails: &[Self]) {
+        // Those that have nothing in common with one before them.
+        let mut leaders: Vec<&Self> = Vec::new();
+        for jail in jails {
+            if !leaders.iter().any(|leader| jail.shares_dates_with(leader)) {
+                leaders.push(jail);
+            }
+        }
+    }
+
+    fn shares_dates_with(&self, leader: &Self) -> bool {
+        let is_alike = self.subscription == leader.subscription
+            && self.config.time_zone == leader.config.time_zone
+            && self.states.len() == leader.states.len()
+            && self.filter.decodes_as(&leader.filter);
+        is_alike
+            && self
+                .states
+                .iter()
+                .zip(leader.states.iter())
+                .all(|(own, leaders)| {
+                    let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                    let leaders = leaders.lock().unwrap_or_else(PoisonError::into_inner);
+                    own.share_dates(&leaders)
+                })
+    }
+
     /// What its lines have left behind, for whoever reads the log on.
     pub fn reopened_states(&self) -> Arc<[Mutex<LineState>]> {
         let reopened = |state: &Mutex<LineState>| {

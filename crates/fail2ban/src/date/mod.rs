@@ -4,6 +4,7 @@
 //! comes before the others.
 
 mod fields;
+mod shared;
 mod template;
 mod timestamp;
 mod zones;
@@ -16,6 +17,7 @@ use std::{
 use jiff::Timestamp;
 
 pub use fields::Clock;
+pub use shared::LogDates;
 
 use crate::regex::{RegexError, Scratch};
 use fields::Found;
@@ -38,6 +40,8 @@ pub struct Dates {
 /// What was learned from the lines before.
 #[derive(Clone, Debug)]
 pub struct DateState {
+    /// The forms, to tell states of the same ones.
+    templates: Vec<Arc<Template>>,
     /// The forms' numbers, in the order in which they are tried.
     order: Vec<usize>,
     /// By those numbers.
@@ -62,7 +66,7 @@ struct Known {
     hour: i64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
     hits: u32,
     /// Those of lines where another one was taken, too.
@@ -72,7 +76,7 @@ struct Use {
 }
 
 /// An end of the last date, and what stood before and behind it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Edge {
     at: usize,
     before: Option<char>,
@@ -267,6 +271,7 @@ impl Dates {
             behind: None,
         };
         DateState {
+            templates: self.templates.clone(),
             order: (0..self.templates.len()).collect(),
             uses: vec![unused; self.templates.len()],
             last: None,
@@ -383,6 +388,17 @@ impl Dates {
 }
 
 impl DateState {
+    /// Would the same lines teach both the same from now on? (The rest is memory that searches
+    /// use again.)
+    fn has_learned_as(&self, other: &Self) -> bool {
+        let mut forms = self.templates.iter().zip(&other.templates);
+        self.templates.len() == other.templates.len()
+            && forms.all(|(one, other)| Arc::ptr_eq(one, other))
+            && (&self.order, &self.uses, self.last, self.first_unused)
+                == (&other.order, &other.uses, other.last, other.first_unused)
+            && (self.last_begin, self.last_end) == (other.last_begin, other.last_end)
+    }
+
     fn fits(
         &mut self,
         template: &Template,

@@ -142,7 +142,7 @@ impl Filter {
             return known;
         }
         let last = (state.last_date).filter(|last| clock.now.duration_since(*last) < LAST_DATE);
-        match self.dates.find(&mut state.dates, text, clock) {
+        match state.dates.find(&self.dates, text, clock) {
             Some(dated) if dated.cut.0 == dated.cut.1 => {
                 // It says that there is none.
                 rest.push_str(text);

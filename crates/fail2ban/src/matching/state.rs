@@ -9,12 +9,12 @@ use super::{
     sessions::Sessions,
     window::Window,
 };
-use crate::date::DateState;
+use crate::date::LogDates;
 
 /// What a filter remembers from line to line. Bounded.
 #[derive(Clone, Debug)]
 pub struct FilterState {
-    pub(super) dates: DateState,
+    pub(super) dates: LogDates,
     pub(super) last_date: Option<Timestamp>,
     /// Where the date of the last line was cut out of it.
     pub(super) cut: (usize, usize),
@@ -39,13 +39,20 @@ impl FilterState {
     pub fn exhausted(&self) -> u64 {
         self.scratch.exhausted
     }
+
+    /// Finds dates together with the filter of `other` from now on, if both have the same forms
+    /// of dates and have learned the same: what each finds stays the same. Both are to read the
+    /// same lines of a log, in one zone, each before the next one. A clone shares with nobody.
+    pub fn share_dates(&mut self, other: &Self) -> bool {
+        self.dates.share(&other.dates)
+    }
 }
 
 impl Filter {
     /// The state before the first line.
     pub fn state(&self) -> FilterState {
         FilterState {
-            dates: self.dates.state(),
+            dates: LogDates::new(self.dates.state()),
             last_date: None,
             cut: (0, 0),
             sessions: Sessions::default(),

@@ -90,7 +90,7 @@ impl Filter {
     /// Each form of a date as people are shown it, and how often it was taken, in the
     /// order in which they are tried by now.
     pub fn date_hits(&self, state: &TrialState) -> Vec<(String, u32)> {
-        self.dates.hits(&state.state.dates)
+        state.state.dates.hits(&self.dates)
     }
 
     /// What a line tells by the first expression that fits, or by all of them.
