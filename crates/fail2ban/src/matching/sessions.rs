@@ -30,11 +30,43 @@ pub struct WholeLine {
     pub date: (usize, usize),
 }
 
+/// Values by their keys, in one piece of memory: each line of a session has new ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Said {
+    text: String,
+    /// Where in `text` each stands, from and to.
+    places: Vec<Option<(usize, usize)>>,
+}
+
+impl Said {
+    fn of<'v>(values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone) -> Self {
+        let length = values.clone().flatten().map(str::len).sum();
+        let mut said = Self {
+            text: String::with_capacity(length),
+            places: Vec::with_capacity(values.len()),
+        };
+        for value in values {
+            let place = value.map(|value| {
+                let begin = said.text.len();
+                said.text.push_str(value);
+                (begin, said.text.len())
+            });
+            said.places.push(place);
+        }
+        said
+    }
+
+    fn get(&self, key: Key) -> Option<&str> {
+        let (begin, end) = self.places[key]?;
+        Some(&self.text[begin..end])
+    }
+}
+
 /// What the lines of one session hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// What the session's lines have said, by keys of values.
-    pub values: Vec<Option<Box<str>>>,
+    /// What the session's lines have said.
+    said: Said,
     /// All that were tried.
     pub users: BTreeSet<Box<str>>,
     /// Lines that tell of the failure.
@@ -51,7 +83,7 @@ pub struct Session {
 impl Session {
     /// What a line said under this key, if anything.
     pub fn get(&self, key: Key) -> Option<&str> {
-        self.values[key].as_deref()
+        self.said.get(key)
     }
 
     fn says(&self, key: Key) -> bool {
@@ -71,9 +103,9 @@ impl Session {
 /// The sessions that are remembered.
 #[derive(Clone, Debug, Default)]
 pub struct Sessions {
-    by_name: HashMap<Box<str>, Kept>,
+    by_name: HashMap<Arc<str>, Kept>,
     /// The oldest first; those that are forgotten as well, for a while.
-    order: VecDeque<(u64, Box<str>)>,
+    order: VecDeque<(u64, Arc<str>)>,
     next: u64,
 }
 
@@ -107,13 +139,12 @@ impl Sessions {
         }
         let forgets = says(&values, MLFFORGET);
         values[MLFFORGET] = None;
-        let owned = |value: &Option<Value<'_>>| value.as_ref().map(|value| value.as_str().into());
         let (mut session, keeps, mut counts_users) = match self.take(name, now) {
             Some(mut session) => {
                 session.tries(values[USER].as_ref());
                 let was_nofail = [NOFAIL, MLFGAINED].map(|key| {
                     let was = session.says(key);
-                    session.values[key] = None;
+                    session.said.places[key] = None;
                     was
                 });
                 if gained {
@@ -123,16 +154,17 @@ impl Sessions {
                     session.matches = 0;
                     session.lines.clear();
                 }
-                for (held, value) in session.values.iter_mut().zip(&values) {
-                    if value.is_some() {
-                        *held = owned(value);
-                    }
-                }
+                let both = values.iter().enumerate().map(|(key, value)| match value {
+                    Some(value) => Some(value.as_str()),
+                    None => session.get(key),
+                });
+                session.said = Said::of(both);
                 (session, !forgets, true)
             }
             None => {
+                let own = values.iter();
                 let mut session = Session {
-                    values: values.iter().map(owned).collect(),
+                    said: Said::of(own.map(|value| value.as_ref().map(Value::as_str))),
                     ..Session::default()
                 };
                 if !forgets {
@@ -143,8 +175,8 @@ impl Sessions {
         };
         counts_users &= session.users.len() > 1;
         if std::mem::take(&mut session.pending) || counts_users {
-            session.values[NOFAIL] = None;
-            session.values[MLFGAINED] = None;
+            session.said.places[NOFAIL] = None;
+            session.said.places[MLFGAINED] = None;
             (nofail, gained) = (false, false);
         }
         if !nofail {
@@ -216,9 +248,10 @@ impl Sessions {
             until: now.saturating_add(SESSION_TIME).unwrap_or(Timestamp::MAX),
             session,
         };
-        self.order.push_back((self.next, name.into()));
+        let name: Arc<str> = name.into();
+        self.order.push_back((self.next, name.clone()));
         self.next += 1;
-        self.by_name.insert(name.into(), kept);
+        self.by_name.insert(name, kept);
     }
 }
 
