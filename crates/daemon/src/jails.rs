@@ -191,10 +191,9 @@ impl JailConfig {
 /// What of a filter's captures the commands of actions ask for, by its names: `user` of
 /// `<F-USER>`.
 pub(crate) fn captured_names(commands: &[JailCommands]) -> Vec<String> {
-    let families = commands.iter().flat_map(|action| &action.commands.families);
-    let scripts = families.flat_map(|family| family.scripts());
-    let names: BTreeSet<_> = scripts.flat_map(|script| &script.captured).collect();
-    names.into_iter().cloned().collect()
+    let commands = commands.iter().map(|action| &action.commands);
+    let names: BTreeSet<_> = commands.flat_map(|one| one.asks_filters_for()).collect();
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// An action of a jail that runs commands.

@@ -28,6 +28,9 @@ const MAX_SCRIPT: usize = 64 * 1024;
 /// A script may ask for so many values that filters capture.
 const MAX_CAPTURED: usize = 8;
 
+/// The name by which a filter captures `<F-ID>`.
+pub const CAPTURED_ID: &str = "fid";
+
 /// What Fail2ban calls IPv4 and IPv6 in `[Init?family=inet6]`.
 pub(crate) const FAMILIES: [&str; 2] = ["inet4", "inet6"];
 
@@ -37,6 +40,8 @@ pub(crate) const FAMILIES: [&str; 2] = ["inet4", "inet6"];
 pub enum Tag {
     /// The address or prefix that is banned.
     Ip,
+    /// What the filter has captured as `<F-ID>`, if it has; else as [`Tag::Ip`].
+    Id,
     /// The same as labels of a reverse name, with a dot at the end.
     IpRev,
     /// `inet4` or `inet6`.
@@ -63,8 +68,8 @@ impl Tag {
     const ALL: [(&str, Self); 17] = [
         ("ip", Self::Ip),
         ("ADDR", Self::Ip),
-        ("fid", Self::Ip),
-        ("F-ID", Self::Ip),
+        ("fid", Self::Id),
+        ("F-ID", Self::Id),
         ("ip-rev", Self::IpRev),
         ("family", Self::Family),
         ("failures", Self::Failures),
@@ -81,8 +86,9 @@ impl Tag {
     ];
 
     /// Each value once.
-    const VALUES: [Self; 11] = [
+    const VALUES: [Self; 12] = [
         Self::Ip,
+        Self::Id,
         Self::IpRev,
         Self::Family,
         Self::Failures,
@@ -107,6 +113,7 @@ impl Tag {
     pub fn variable(self) -> &'static str {
         match self {
             Self::Ip => "WEIR_IP",
+            Self::Id => "WEIR_ID",
             Self::IpRev => "WEIR_IP_REV",
             Self::Family => "WEIR_FAMILY",
             Self::Failures => "WEIR_FAILURES",
@@ -203,6 +210,8 @@ pub struct Commands {
     pub norestored: bool,
     /// Whether actionstart waits for the first ban; `None`: where the families differ.
     pub start_on_demand: Option<bool>,
+    /// An actionunban that fails has the action checked and repaired, too.
+    pub repair_on_unban: bool,
     /// How long one of its commands may run.
     pub timeout: Duration,
 }
@@ -250,6 +259,17 @@ impl Commands {
             .collect()
     }
 
+    /// The names by which filters capture what its commands ask for: `user` of `<F-USER>`,
+    /// and `fid` of `<F-ID>`.
+    pub fn asks_filters_for(&self) -> BTreeSet<&str> {
+        let mut scripts = self.families.iter().flat_map(FamilyCommands::scripts);
+        let mut names = self.captured();
+        if scripts.any(|script| script.tags.contains(&Tag::Id)) {
+            names.insert(CAPTURED_ID);
+        }
+        names
+    }
+
     /// Reads the commands of an action's definition.
     ///
     /// # Errors
@@ -290,6 +310,7 @@ impl Commands {
         };
         let norestored = is_true("norestored")?.unwrap_or(false);
         let start_on_demand = is_true("actionstart_on_demand")?;
+        let repair_on_unban = is_true("actionrepair_on_unban")?.unwrap_or(false);
         let timeout = match word("timeout")? {
             None => TIMEOUT,
             Some(text) => match expression::duration(&text.joined()) {
@@ -301,6 +322,7 @@ impl Commands {
             families,
             norestored,
             start_on_demand,
+            repair_on_unban,
             timeout,
         })
     }

@@ -100,7 +100,8 @@ pub(crate) fn is_firewall(name: &str) -> bool {
 }
 
 /// Parameters that the jails of the package give to any action, whatever it knows.
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 13] = [
+    "actionrepair_on_unban",
     "actionstart_on_demand",
     "actname",
     "bantime",

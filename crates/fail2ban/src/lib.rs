@@ -34,7 +34,7 @@ mod tags;
 mod text;
 mod unknown_names;
 
-pub use action_command::{Commands, FamilyCommands, Script, Tag, captured_variable};
+pub use action_command::{CAPTURED_ID, Commands, FamilyCommands, Script, Tag, captured_variable};
 pub use ban_action::{ActionKind, JailAction};
 pub use database::database;
 pub use encoding::{ENCODINGS, LogEncoding};

@@ -73,6 +73,7 @@ fn queue_of(
             families: [family.clone(), family],
             norestored,
             start_on_demand: None,
+            repair_on_unban: false,
             timeout: std::time::Duration::from_secs(1),
         }),
         max_matches: 5,

@@ -198,11 +198,7 @@ impl Turn<'_> {
                 };
                 script.map(run).into_iter().collect()
             }
-            Job::Unban(told) => {
-                let script = self.family(told.family()).unban.clone();
-                let run = |script| ("actionunban", self.run(&script, Some(told), told.family()));
-                script.map(run).into_iter().collect()
-            }
+            Job::Unban(told) => self.unban(told),
         }
     }
 
@@ -259,6 +255,25 @@ impl Turn<'_> {
         }
         ran.push((key, result));
         ran
+    }
+
+    /// Tells the end of a ban. One that fails says nothing of the action, unless it is to be
+    /// repaired then, too.
+    fn unban(&mut self, told: &BanNotice) -> Results {
+        let family = told.family();
+        let Some(script) = self.family(family).unban.clone() else {
+            return Results::new();
+        };
+        let mut result = self.run(&script, Some(told), family);
+        if result.is_err() && self.action.commands.repair_on_unban && self.repaired(told) {
+            let commands = self.family(family);
+            result = match commands.repair.is_none() && commands.start.is_some() {
+                // It was set up anew, and holds nothing against anybody.
+                true => Ok(()),
+                false => self.run(&script, Some(told), family),
+            };
+        }
+        vec![("actionunban", result)]
     }
 
     /// Asks the action whether it is as it should be, and has it set up anew if it is not;

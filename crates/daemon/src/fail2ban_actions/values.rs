@@ -4,8 +4,8 @@
 use std::{fmt::Write as _, net::IpAddr};
 
 use jiff::SignedDuration;
-use weir_core::BanTarget;
-use weir_fail2ban::{Script, Tag, captured_variable};
+use weir_core::{BanTarget, Prefix};
+use weir_fail2ban::{CAPTURED_ID, Script, Tag, captured_variable};
 
 use super::notice::BanNotice;
 
@@ -55,6 +55,7 @@ fn of_ban(
 ) -> String {
     match tag {
         Tag::Ip => told.subject.to_string(),
+        Tag::Id => captured_id(told).unwrap_or_else(|| told.subject.to_string()),
         Tag::IpRev => reverse(told.subject),
         Tag::Failures => told.failures.to_string(),
         Tag::Time => told.since.as_second().to_string(),
@@ -76,6 +77,15 @@ fn of_ban(
         }
         _ => String::new(),
     }
+}
+
+/// What the filter has captured as `<F-ID>`: nobody is banned by another text than an address
+/// or a prefix, and no other is told.
+fn captured_id(told: &BanNotice) -> Option<String> {
+    let captured = told.captured.as_deref()?;
+    let (_, id) = captured.iter().find(|(name, _)| **name == *CAPTURED_ID)?;
+    let is_address = id.parse::<IpAddr>().is_ok() || id.parse::<Prefix>().is_ok();
+    is_address.then(|| id.clone())
 }
 
 /// Lines without what steers terminals and mailers, the last ones as far as there is room.
