@@ -305,3 +305,77 @@ fn root_recidive_on_the_journal_counts_weirs_bans_and_fail2bans() {
     }
     findings(&weir, 2);
 }
+
+/// The daemon dies as soon as a ban is counted: it counts once, in weir's own log of bans.
+#[test]
+fn root_recidive_counts_each_ban_once_although_the_daemon_is_killed() {
+    if skipped(&[]) || stock_fail2ban::is_missing() {
+        return;
+    }
+    let net = TestNet::new();
+    let dir = tempfile::tempdir().unwrap();
+    stock_fail2ban::copy("", dir.path());
+    let log = dir.path().join("shop.log");
+    fs::write(&log, "").unwrap();
+    let filter = "[Definition]\nfailregex = login from <HOST> failed$\n";
+    fs::write(dir.path().join("filter.d/shop.conf"), filter).unwrap();
+    let jails = format!(
+        "[DEFAULT]\nbackend = polling\n[sshd]\nenabled = false\n\
+         [recidive]\nenabled = true\nmaxretry = 3\n\
+         [shop]\nenabled = true\nmaxretry = 1\nbantime = 3\nport = 8080\nlogpath = {}\n",
+        log.display()
+    );
+    fs::write(dir.path().join("jail.local"), jails).unwrap();
+    let config = format!(
+        "interfaces = [\"eth0\"]\n[fail2ban]\npath = \"{}\"\n",
+        dir.path().display()
+    );
+    let mut weir = Weir::start(&net.host, &config);
+    let by = |weir: &Weir, who: &str, jail: &str| {
+        let why = weir.why(who);
+        let bans = why["bans"].as_array().unwrap();
+        bans.iter()
+            .any(|ban| ban["producer"] == format!("jail:{jail}"))
+    };
+    let counted = |weir: &Weir, who: &str| {
+        let why = weir.why(who);
+        let tracked = why["tracked"].as_array().unwrap();
+        let of_recidive = tracked.iter().find(|one| one["jail"] == "recidive");
+        of_recidive.map_or(0, |one| one["findings"].as_u64().unwrap())
+    };
+    for number in 1..=3 {
+        for who in ATTACKER {
+            let now = jiff::Zoned::now().strftime("%b %d %H:%M:%S");
+            let mut file = fs::File::options().append(true).open(&log).unwrap();
+            writeln!(file, "{now} web shop: login from {who} failed").unwrap();
+            soon(&format!("ban {number} of {who}"), || {
+                by(&weir, who, "shop").then_some(())
+            });
+            match number {
+                3 => soon("the ban by recidive", || {
+                    by(&weir, who, "recidive").then_some(())
+                }),
+                _ => soon("it to be counted", || {
+                    (counted(&weir, who) == number).then_some(())
+                }),
+            }
+        }
+        weir.kill();
+        weir.run();
+        for who in ATTACKER {
+            match number {
+                3 => assert!(by(&weir, who, "recidive"), "{who}"),
+                _ => {
+                    assert!(!by(&weir, who, "recidive"), "{who} after {number}");
+                    soon("the same count", || {
+                        (counted(&weir, who) == number).then_some(())
+                    });
+                }
+            }
+            // Not lifted by hand, by which all counts of an address would go.
+            soon("the end of the ban", || {
+                (!by(&weir, who, "shop")).then_some(())
+            });
+        }
+    }
+}

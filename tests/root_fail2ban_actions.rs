@@ -1,44 +1,17 @@
 //! The commands of Fail2ban's actions, run by a real daemon that drops packets in a network
-//! namespace of its own: what they are told, what a client's text becomes in them, and what
-//! of them delays or ends.
+//! namespace of its own: what they are told, what a client's text becomes in them, how they are
+//! started and repaired. What they leave behind is in `root_fail2ban_leftovers.rs`, what they
+//! have missed or must undo in `root_fail2ban_undo.rs`.
 
 #[path = "common/fail2ban_host.rs"]
 mod fail2ban_host;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{
-    fs,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, process::Command, time::Duration};
 
-use fail2ban_host::{fails, wait_for};
+use fail2ban_host::{HOSTILE, dropping, fails, lines, skipped, wait_for};
 use plain::Plain;
-
-const PROGRAMS: [&str; 3] = ["unshare", "nsenter", "nft"];
-
-fn skipped() -> bool {
-    let why = weir_netlab::missing(&PROGRAMS);
-    if let Some(why) = &why {
-        println!("skipped: {why}");
-    }
-    why.is_some()
-}
-
-/// A host whose daemon drops: its own network namespace ends with it.
-fn dropping(actions: &[(&str, &str)]) -> Plain {
-    let mut host = fail2ban_host::host(actions);
-    host.under = ["unshare", "--net", "--"].map(str::to_owned).to_vec();
-    configure(&host, "nft", "");
-    host
-}
-
-fn configure(host: &Plain, backend: &str, more: &str) {
-    host.configure(&format!("{more}[fail2ban]\npath = \"{{dir}}/f\"\n"));
-    let text = host.read("weir.toml");
-    host.write("weir.toml", &text.replace("dry-run", backend));
-}
 
 /// A command in the network namespace of the daemon.
 fn inside(host: &Plain, args: &[&str]) -> String {
@@ -50,8 +23,6 @@ fn inside(host: &Plain, args: &[&str]) -> String {
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
-
-const HOSTILE: &str = "x'\"; touch {dir}/pwned; $(touch {dir}/pwned) `touch {dir}/pwned` ~!x";
 
 #[test]
 fn root_an_action_is_told_of_bans_and_their_ends() {
@@ -197,138 +168,6 @@ fn root_an_action_that_fails_is_an_alert_and_is_set_up_anew() {
     fails(&host, "anna", "203.0.113.9");
     wait_for(&host, "told", "ban 203.0.113.9");
     assert!(!host.read("told").contains("unban"));
-}
-
-/// An action that hangs, leaves a process behind, and prints without end delays nobody:
-/// bans and the end do not wait.
-#[test]
-fn root_an_action_that_hangs_delays_nobody() {
-    if skipped() {
-        return;
-    }
-    let mut host = dropping(&[
-        (
-            "hangs",
-            "[Definition]\nactionban = sleep 3601 & echo $! >> {dir}/pids; yes | cat; sleep 3601\n[Init]\ntimeout = 12\n",
-        ),
-        (
-            "sound",
-            "[Definition]\nactionban = echo <ip> >> {dir}/told\n",
-        ),
-        (
-            "endless",
-            "[Definition]\nactionban = yes >&2\nactionstop = sleep 3601\n[Init]\ntimeout = 1h\n",
-        ),
-    ]);
-    host.start();
-    for n in 1..=5 {
-        let who = format!("203.0.113.{n}");
-        let began = Instant::now();
-        fails(&host, "anna", &who);
-        host.until(&who, |host| host.is_banned(&who));
-        assert!(began.elapsed() < Duration::from_secs(8));
-        wait_for(&host, "told", &who);
-    }
-    host.until("the timeout", |host| {
-        host.alerts()
-            .contains("hangs in jail shop took longer than its timeout of 12s")
-    });
-    let began = Instant::now();
-    assert_eq!(host.end("TERM"), Some(0));
-    assert!(
-        began.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        began.elapsed()
-    );
-    assert!(host.said().contains("commands were not run before the end"));
-    assert_eq!(alive(&host, "pids"), 0);
-}
-
-/// How many of the processes whose numbers a file has are alive.
-fn alive(host: &Plain, file: &str) -> usize {
-    let is_alive = |pid: &&str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        !status.is_empty() && !status.contains("State:\tZ")
-    };
-    host.read(file).lines().filter(is_alive).count()
-}
-
-/// Three ways to stay: in a session of its own, behind a double fork and deaf to SIGTERM,
-/// and in the command's own group; and a message that is delivered in the background.
-const LEAVE: &str = "setsid sh -c 'echo $$ >> {dir}/pids; exec sleep 3607' &\n\
-    (setsid sh -c 'echo $$ >> {dir}/pids; trap \"\" TERM; while :; do sleep 1; done' &) &\n\
-    sh -c 'echo $$ >> {dir}/pids; exec sleep 3607' &\n\
-    (sleep 1; echo delivered $1 >> {dir}/told) &\n\
-    echo $1 >> {dir}/told\n";
-
-#[test]
-fn root_what_a_command_leaves_behind_ends_by_its_timeout() {
-    if skipped() {
-        return;
-    }
-    let mut host = dropping(&[
-        (
-            "leaves",
-            "[Definition]\nactionban = sh {dir}/leave.sh <ip>\n[Init]\ntimeout = 4\n",
-        ),
-        (
-            "many",
-            "[Definition]\nactionban = setsid sh -c 'echo $$ >> {dir}/many; exec sleep 3607' &\n[Init]\ntimeout = 1h\n",
-        ),
-    ]);
-    host.write("leave.sh", LEAVE);
-    host.start();
-    let began = Instant::now();
-    for who in ["203.0.113.1", "2001:db8::2"] {
-        fails(&host, "anna", who);
-        wait_for(&host, "told", who);
-    }
-    // The second one has not waited for what the first one has left.
-    assert!(began.elapsed() < Duration::from_secs(4));
-    host.until("all to have begun", |host| lines(host, "pids").len() == 6);
-    assert_eq!(alive(&host, "pids"), 6);
-    wait_for(&host, "told", "delivered 2001:db8::2");
-    host.until("the timeout", |host| alive(host, "pids") == 0);
-    let ended = |host: &Plain, action: &str, count: u32| {
-        let sample = format!(
-            "weir_action_leftovers_ended_total{{jail=\"shop\",action=\"{action}\"}} {count}\n"
-        );
-        host.until(&sample, |host| host.done(&["metrics"]).contains(&sample));
-    };
-    ended(&host, "leaves", 2);
-    assert!(!host.alerts().contains("action:"), "{}", host.alerts());
-
-    // So many at a time, and none beyond the daemon, in whatever way that ends.
-    for n in 3..=10 {
-        fails(&host, "anna", &format!("203.0.113.{n}"));
-    }
-    ended(&host, "many", 2);
-    host.until("the last to begin", |host| lines(host, "many").len() == 10);
-    host.until("8 to be left", |host| alive(host, "many") == 8);
-    let began = Instant::now();
-    assert_eq!(host.end("TERM"), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(8));
-    assert_eq!(alive(&host, "many") + alive(&host, "pids"), 0);
-    host.start();
-    fails(&host, "anna", "203.0.113.11");
-    host.until("one more", |host| alive(host, "many") == 1);
-    host.end("KILL");
-    host.until("its end", |host| {
-        alive(host, "many") + alive(host, "pids") == 0
-    });
-}
-
-/// An action elsewhere that keeps what it is told, as one of a provider's does.
-const CLOUD: &str = "[Definition]\n\
-    actionban = echo ban <ip> <failures> <restored> >> {dir}/{name}\n\
-    actionunban = echo unban <ip> <failures> <bantime> >> {dir}/{name}\n";
-
-fn cloud(name: &str) -> String {
-    CLOUD.replace("{name}", name)
-}
-
-fn lines(host: &Plain, file: &str) -> Vec<String> {
-    host.read(file).lines().map(str::to_owned).collect()
 }
 
 /// Real sets of nftables, one of each family: each is made for the first ban of its family,
@@ -499,123 +338,82 @@ fn root_actionstart_waits_for_the_first_ban_if_it_is_to() {
     assert_eq!(host.read("waits") + &host.read("differs"), "");
 }
 
+/// By `<F-ID>`, as the log writes it; where no filter captures that, the address.
 #[test]
-fn root_an_action_is_told_of_what_it_has_missed_and_of_nothing_twice() {
-    if skipped() {
-        return;
-    }
-    let mut host = dropping(&[("one", &cloud("one"))]);
-    host.write("f/action.d/two.conf", &cloud("two"));
-    configure(&host, "nft", "observe = true\n");
-    host.start();
-    let both = ["203.0.113.7", "2001:db8::7"];
-    for who in both {
-        fails(&host, "anna", who);
-        host.until(who, |host| host.is_banned(who));
-    }
-    assert_eq!(host.end("TERM"), Some(0));
-    assert_eq!(host.read("one"), "");
-    // They were made while weir observed.
-    configure(&host, "nft", "");
-    host.start();
-    for who in both {
-        wait_for(&host, "one", &format!("ban {who} 1 1"));
-    }
-    assert_eq!(host.end("TERM"), Some(0));
-    host.start();
-    // An action that is new is told of them, and the other one of nothing again.
-    let jail = host.read("f/jail.conf");
-    host.write("f/jail.conf", &format!("{jail}    two\n"));
-    host.done(&["reload"]);
-    for who in both {
-        wait_for(&host, "two", &format!("ban {who} 1 1"));
-    }
-    fails(&host, "anna", "203.0.113.9");
-    for name in ["one", "two"] {
-        wait_for(&host, name, "ban 203.0.113.9 1 0");
-        assert_eq!(lines(&host, name).len(), 3, "{}", host.read(name));
-    }
-    // Their ends are told with the whole length of the ban.
-    for who in both {
-        host.done(&["unban", who]);
-        for name in ["one", "two"] {
-            wait_for(&host, name, &format!("unban {who} 1 3600"));
-        }
-    }
-    assert!(!host.alerts().contains("action:"), "{}", host.alerts());
-}
-
-#[test]
-fn root_a_removed_action_undoes_what_it_was_told() {
-    if skipped() {
-        return;
-    }
-    let stays = "[Definition]\nactionban = true\nactionunban = echo gone >&2; exit 9\n";
-    let mut host = dropping(&[("one", &cloud("one")), ("stays", stays)]);
-    let other = "[other]\nenabled = true\nfilter = shop\nlogpath = {dir}/other.log\n\
-        action = %(action_)s\n    post\n";
-    host.write("other.log", "");
-    host.write("f/action.d/post.conf", "[Definition]\nactionban = true\n");
-    let jail = host.read("f/jail.conf");
-    host.write("f/jail.conf", &format!("{jail}{other}"));
-    host.start();
-    let who = ["203.0.113.7", "203.0.113.8", "2001:db8::7"];
-    for who in who {
-        fails(&host, "anna", who);
-        wait_for(&host, "one", &format!("ban {who} 1 0"));
-    }
-    let jail = host.read("f/jail.conf");
-    let disabled = jail.replacen("enabled = true", "enabled = false", 1);
-    host.write("f/jail.conf", &disabled);
-    host.done(&["reload"]);
-    for who in who {
-        wait_for(&host, "one", &format!("unban {who} 1 3600"));
-    }
-    host.until("the alert", |host| host.alerts().contains("stays:removed"));
-    let alerts = host.alerts();
-    let expected =
-        "action stays of jail shop is removed: 3 of the 3 bans that it was told of are not undone";
-    assert!(alerts.contains(expected), "{alerts}");
-    assert!(host.said().contains("exit code 9: gone"));
-    // It is told of what is in force when it comes back.
-    host.write("f/jail.conf", &jail);
-    host.done(&["reload"]);
-    assert!(!host.alerts().contains("removed"), "{}", host.alerts());
-    for who in who {
-        wait_for(&host, "one", &format!("ban {who} 1 1"));
-    }
-    assert_eq!(lines(&host, "one").len(), 9, "{}", host.read("one"));
-    // Removed while no daemon runs: nobody can undo it, and that is said.
-    assert_eq!(host.end("TERM"), Some(0));
-    host.write("f/jail.conf", &jail.replace("    one\n", ""));
-    host.start();
-    let expected = "action one of jail shop was removed or changed while weir did not run: 3 bans";
-    assert!(host.alerts().contains(expected), "{}", host.alerts());
-}
-
-/// As the guide has an administrator move over: what the commands may need is kept while
-/// weir observes, also for jails that were taken out meanwhile.
-#[test]
-fn root_actions_begin_when_a_reload_ends_observing() {
+fn root_the_id_that_a_filter_captures_is_told_as_it_stands() {
     if skipped() {
         return;
     }
     let mut host = dropping(&[(
         "tell",
-        "[Definition]\nactionban = echo <ip> >> {dir}/told\n",
+        "[Definition]\nactionban = echo ban <ip> <F-ID> <fid> >> {dir}/told\n\
+         actionunban = echo unban <ip> <F-ID> >> {dir}/told\n",
     )]);
-    let jail = host.read("f/jail.conf");
-    configure(&host, "nft", "observe = true\n");
+    let filter = "[Definition]\nfailregex = login of .* from <F-ID>\\S+</F-ID> failed$\n";
+    let plain = host.read("f/filter.d/shop.conf");
+    host.write("f/filter.d/shop.conf", filter);
     host.start();
-    host.write(
-        "f/jail.conf",
-        &jail.replace("enabled = true", "enabled = false"),
-    );
-    assert_eq!(host.ask(&["reload"]).0, Some(0));
-    host.write("f/jail.conf", &jail);
-    configure(&host, "nft", "");
-    let (code, said) = host.ask(&["reload"]);
-    assert_eq!(code, Some(0), "{said}");
-    fails(&host, "anna", "203.0.113.7");
-    wait_for(&host, "told", "203.0.113.7");
+    for (who, id) in [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8::7", "2001:0DB8::0007"),
+    ] {
+        fails(&host, "anna", id);
+        wait_for(&host, "told", &format!("ban {who} {id} {id}"));
+        host.done(&["unban", who]);
+        wait_for(&host, "told", &format!("unban {who} {id}"));
+    }
+    // What is no address bans nobody.
+    fails(&host, "anna", "`id`");
+    host.write("f/filter.d/shop.conf", &plain);
+    host.done(&["reload"]);
+    fails(&host, "anna", "203.0.113.9");
+    wait_for(&host, "told", "ban 203.0.113.9 203.0.113.9 203.0.113.9");
+    assert_eq!(lines(&host, "told").len(), 5, "{}", host.read("told"));
+}
+
+/// A set that somebody has deleted is made anew by the end of a ban only where it is to be, and
+/// the other bans are told again then.
+#[test]
+fn root_an_end_repairs_an_action_only_if_it_is_to() {
+    if skipped() {
+        return;
+    }
+    let action = |name: &str, init: &str| {
+        let text = "[Definition]\nactionstart = touch {dir}/{name}.set; echo start >> {dir}/{name}\n\
+            actionstop = rm -f {dir}/{name}.set\nactioncheck = test -e {dir}/{name}.set\n\
+            actionban = test -e {dir}/{name}.set && echo ban <ip> >> {dir}/{name}\n\
+            actionunban = test -e {dir}/{name}.set && echo unban <ip> >> {dir}/{name}\n";
+        format!("{}{init}", text.replace("{name}", name))
+    };
+    let mut host = dropping(&[
+        ("stays", &action("stays", "")),
+        (
+            "repairs",
+            &action("repairs", "actionrepair_on_unban = true\n"),
+        ),
+    ]);
+    host.start();
+    let [first, second] = ["203.0.113.7", "2001:db8::8"];
+    for who in [first, second] {
+        fails(&host, "anna", who);
+        for name in ["stays", "repairs"] {
+            wait_for(&host, name, &format!("ban {who}"));
+        }
+    }
+    for name in ["stays", "repairs"] {
+        fs::remove_file(host.path(&format!("{name}.set"))).unwrap();
+    }
+    host.done(&["unban", first]);
+    host.until("the other ban to be told again", |host| {
+        lines(host, "repairs").len() == 5
+    });
+    let told = lines(&host, "repairs");
+    assert_eq!(told[3..], ["start".to_owned(), format!("ban {second}")]);
+    host.until("the alert", |host| host.alerts().contains("actionunban"));
+    let alerts = host.alerts();
+    assert!(alerts.contains("actionunban of action stays"), "{alerts}");
+    assert!(!alerts.contains("action repairs"), "{alerts}");
+    assert_eq!(lines(&host, "stays").len(), 3);
+    host.done(&["unban", second]);
+    wait_for(&host, "repairs", &format!("unban {second}"));
 }

@@ -46,3 +46,35 @@ pub fn wait_for(host: &Plain, file: &str, line: &str) {
     let has = |host: &Plain| host.read(file).lines().any(|there| there == line);
     host.until(line, |host| has(host));
 }
+
+/// A client's text that would be a command wherever a shell read it.
+pub const HOSTILE: &str = "x'\"; touch {dir}/pwned; $(touch {dir}/pwned) `touch {dir}/pwned` ~!x";
+
+/// Says why a test whose daemon drops cannot run.
+pub fn skipped() -> bool {
+    let why = weir_netlab::missing(&["unshare", "nsenter", "nft"]);
+    if let Some(why) = &why {
+        println!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+/// A host as [`host`] makes it whose daemon drops: its own network namespace ends with it.
+pub fn dropping(actions: &[(&str, &str)]) -> Plain {
+    let mut host = host(actions);
+    host.under = ["unshare", "--net", "--"].map(str::to_owned).to_vec();
+    configure(&host, "nft", "");
+    host
+}
+
+/// Writes a configuration with this backend, and what else it says.
+pub fn configure(host: &Plain, backend: &str, more: &str) {
+    host.configure(&format!("{more}[fail2ban]\npath = \"{{dir}}/f\"\n"));
+    let text = host.read("weir.toml");
+    host.write("weir.toml", &text.replace("dry-run", backend));
+}
+
+/// The lines of a file.
+pub fn lines(host: &Plain, file: &str) -> Vec<String> {
+    host.read(file).lines().map(str::to_owned).collect()
+}
