@@ -370,7 +370,9 @@ fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
         return Ok((PortSet::all(), Action::Notify));
     }
     let not_run = jail.actions.iter().filter_map(|action| match &action.kind {
-        ActionKind::NotRun(why) => Some(format!("{}: {why}", action.name)),
+        ActionKind::NotRun(why) | ActionKind::Refused(why) => {
+            Some(format!("{}: {why}", action.name))
+        }
         _ => None,
     });
     Err(format!(

@@ -79,7 +79,7 @@ pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{State, asks_package, policy_of};
+use state::{State, asks_package, policy_of, tells_apart_by};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -248,6 +248,11 @@ impl Apps {
     /// # Errors
     /// The kernel lacks something or refuses it: then what was in force stays.
     pub fn apply(&self, config: Option<&AppConfig>, observe: bool) -> Result<(), AppError> {
+        // Before anything is locked: a name server may take its time.
+        if let Some(config) = config {
+            self.names.follow(config.names(), &config.private_names);
+            self.names.wait(FIRST_ANSWERS);
+        }
         let mut state = self.state();
         let Some(config) = config else {
             self.names.follow(std::iter::empty(), &[]);
@@ -275,8 +280,6 @@ impl Apps {
             return Err(AppError::Lacks(missing.join(", ")));
         }
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
-        self.names.follow(config.names(), &config.private_names);
-        self.names.wait(FIRST_ANSWERS);
         let asks = config.prompt_timeout.is_some();
         let answers = match &*state {
             Some(state) if state.cgroup == cgroup && asks => state.prompts.rules(),
@@ -430,6 +433,8 @@ impl Apps {
             followed: begun,
             lost: 0,
             untold: 0,
+            untold_at: None,
+            told_by: tells_apart_by(&policy),
             look_until: None,
             reads_packages: asks_package(&policy),
         };
@@ -609,15 +614,19 @@ impl Apps {
             self.alert_unresolved(&state.policy);
         }
         let counts = state.identity.counts()?;
-        match counts.untold == std::mem::replace(&mut state.untold, counts.untold) {
-            true => self.alerts.clear(ABOUT_UNTOLD),
-            false => self.alerts.raise(
+        if counts.untold != state.untold {
+            (state.untold, state.untold_at) = (counts.untold, Some(Instant::now()));
+            self.alerts.raise(
                 ABOUT_UNTOLD,
-                format!(
-                    "{} events about incoming connections were counted and not told: more come in than can be told one by one",
-                    counts.untold
-                ),
-            ),
+                "events about incoming connections are counted and not told: more come in than can be told one by one".to_owned(),
+            );
+        } else if state.untold_at.is_some_and(|at| at.elapsed() > SWEEP) {
+            state.untold_at = None;
+            self.alerts.clear(ABOUT_UNTOLD);
+            // Whom nobody was asked about is asked about now.
+            if state.config.prompt_timeout.is_some() {
+                state.identity.judge_anew()?;
+            }
         }
         let lost = counts.lost;
         if lost != state.lost {

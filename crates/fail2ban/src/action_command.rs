@@ -15,7 +15,7 @@ use crate::{
     filter_files::wrong,
     text::Text,
 };
-use runners::{runner_in, runs_arguments};
+use runners::{names_interpreter, runner_in, runs_arguments};
 use words::words_of;
 
 /// How long a command may run, if `timeout` says nothing.
@@ -358,6 +358,8 @@ struct Scanner<'a> {
     captured: Vec<String>,
     /// What is open, and where in `out` its present command begins.
     open: Vec<(Quoting, usize)>,
+    /// How much is open in each `$( )`.
+    substitutions: Vec<usize>,
     /// Here-documents whose lines begin with the next one.
     pending: Vec<Document>,
     document: Option<Document>,
@@ -387,6 +389,7 @@ pub(crate) fn script(key: &str, text: &Text, about_ban: bool) -> Result<Option<S
         tags: Vec::new(),
         captured: Vec::new(),
         open: vec![(Quoting::Plain, 0)],
+        substitutions: Vec::new(),
         pending: Vec::new(),
         document: None,
         commands: vec![0],
@@ -556,6 +559,7 @@ impl Scanner<'_> {
             }
             (_, '$') if rest.starts_with("$(") => {
                 self.push(Quoting::Plain);
+                self.substitutions.push(self.open.len());
                 let rest = take(self, 2);
                 self.command_begins();
                 return rest;
@@ -583,7 +587,20 @@ impl Scanner<'_> {
                 self.command_begins();
                 return rest;
             }
-            (Quoting::Plain, ')') => self.pop(),
+            (Quoting::Plain, ')') => {
+                // Behind a pattern of `case` a command begins; behind others perhaps.
+                let depth = self.open.len();
+                self.substitutions.retain(|at| *at <= depth);
+                let is_substitution = self.substitutions.pop_if(|at| *at == depth).is_some();
+                self.pop();
+                let rest = take(self, 1);
+                match depth {
+                    1 => self.command_begins(),
+                    _ if is_substitution => (),
+                    _ => self.commands.push(self.out.len()),
+                }
+                return rest;
+            }
             (Quoting::Plain, '<') if rest.starts_with("<<") && !rest.starts_with("<<<") => {
                 let strips_tabs = rest[2..].starts_with('-');
                 let begin = 2 + usize::from(strips_tabs);
@@ -670,10 +687,20 @@ impl Scanner<'_> {
         let commands = self.open.iter().filter_map(|(quoting, begin)| {
             matches!(quoting, Quoting::Plain | Quoting::Backtick).then_some(*begin)
         });
-        commands.into_iter().any(|begin| {
-            let words = words_of(&self.out[begin..]);
-            words.split(|word| word == "{").any(runs_arguments)
-        })
+        let mut innermost = "";
+        let runs = commands.into_iter().any(|begin| {
+            innermost = &self.out[begin..];
+            let mut commands = words_of(innermost).words;
+            commands.push("{".to_owned());
+            commands.split(|word| word == "{").any(runs_arguments)
+        });
+        // Where the words may not be what a shell reads, none may name such a program.
+        let is_doubtful = !words_of(innermost).is_whole
+            || self
+                .out
+                .split_whitespace()
+                .any(|word| word.ends_with("case"));
+        runs || (is_doubtful && names_interpreter(innermost))
     }
 
     /// The first program of all commands that runs what it reads, or reads it as a name.
@@ -681,7 +708,7 @@ impl Scanner<'_> {
         let commands = self
             .commands
             .iter()
-            .map(|begin| words_of(&self.out[*begin..]));
+            .map(|begin| words_of(&self.out[*begin..]).words);
         commands.into_iter().find_map(|words| {
             let parts = words.split(|word| word == "{");
             parts.into_iter().find_map(runner_in).map(str::to_owned)
@@ -878,6 +905,34 @@ mod tests {
                 "with sh, which",
             ),
             ("export <matches>", "with export, which"),
+            (
+                "case <family> in inet4) sh -c \"log '<matches>'\" ;; esac",
+                "may run it",
+            ),
+            (
+                "logger \"$(case x in x) ssh h <matches> ;; esac)\"",
+                "may run it",
+            ),
+            (
+                "printf %s <matches> >F; case x in x) sh <F;; esac",
+                "with sh, which",
+            ),
+            ("U=<matches>; /etc/hooks/$U", "with /etc/hooks/$U, which"),
+            ("U=<matches>; $DIR/$U", "with $DIR/$U, which"),
+            ("/etc/hooks/<matches>", "with /etc/hooks/${WEIR_"),
+            (
+                "docker compose exec mail sh -c \"log '<matches>'\"",
+                "may run it",
+            ),
+            (
+                "nice -n $(sed 's/)//' F) ssh h \"log <matches>\"",
+                "may run it",
+            ),
+            ("printf %s <matches> >F; $(cat F)", "with $( ), which"),
+            (
+                "printf %s <matches> >F; sed \"$(cat F)\" G",
+                "with sed, which",
+            ),
             ("logger -t x <matches> | sh", "with sh, which"),
             ("logger <matches> > >(sh)", "with sh, which"),
             ("logger; ssh h <matches>", "may run it"),
@@ -898,7 +953,7 @@ mod tests {
             ("M=<matches>; sudo -u x $M", "with $M, which"),
             ("M=<matches>; docker exec -i web ${M}", "with ${M}, which"),
             ("M=<matches>; chroot /srv $M", "with $M, which"),
-            ("<matches>", "with ${WEIR_MATCHES}, which"),
+            ("<matches>", "with ${WEIR_"),
             (
                 "M=<matches>; awk \"BEGIN { x = \\\"$M\\\" }\"",
                 "with awk, which",

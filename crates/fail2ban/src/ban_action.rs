@@ -43,6 +43,8 @@ pub enum ActionKind {
     Run(Box<Commands>),
     /// The action is not run; why, in words.
     NotRun(String),
+    /// Commands of which one cannot be run safely, and why.
+    Refused(String),
 }
 
 /// Which ports a firewall's action covers.
@@ -329,6 +331,6 @@ fn commands(layers: Layers, jail: &str, named: &Named) -> ActionKind {
     match read {
         Ok(commands) if commands.is_empty() => ActionKind::NotRun("it has no commands".to_owned()),
         Ok(commands) => ActionKind::Run(Box::new(commands)),
-        Err(why) => ActionKind::NotRun(format!("not run: {why}")),
+        Err(why) => ActionKind::Refused(format!("not run: {why}")),
     }
 }

@@ -615,10 +615,12 @@ impl Reader<'_> {
                 .iter()
                 .flat_map(|action| never_captured(action, &filter)),
         );
-        // A firewall's action that is not carried out leaves nothing of what its jail is for.
+        // A firewall's action that is not carried out leaves nothing of what its jail is for,
+        // and one with commands of its own may be such an action.
+        let refused = |action: &JailAction| matches!(action.kind, ActionKind::Refused(_));
         let notifies_only = !actions
             .iter()
-            .any(|action| bans(action) || ban_action::is_firewall(&action.name))
+            .any(|action| bans(action) || refused(action) || ban_action::is_firewall(&action.name))
             && (actions.is_empty() || actions.iter().any(runs));
         let max_matches = match get("maxmatches") {
             None => max_retry as usize,
@@ -703,7 +705,7 @@ pub fn notes(jail: &Jail) -> Vec<String> {
             .push(limit.message.clone());
     }
     for action in &jail.actions {
-        if let ban_action::ActionKind::NotRun(why) = &action.kind {
+        if let ActionKind::NotRun(why) | ActionKind::Refused(why) = &action.kind {
             let message = format!("action {}: {why}", action.name);
             by_place.entry(&action.origin).or_default().push(message);
         }

@@ -51,7 +51,7 @@ fn became(name: &str) -> String {
             }
             "run".to_owned()
         }
-        ActionKind::NotRun(why) => {
+        ActionKind::NotRun(why) | ActionKind::Refused(why) => {
             let why = why.replace(&root.display().to_string(), "");
             format!("refused: {why}")
         }

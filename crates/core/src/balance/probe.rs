@@ -301,7 +301,7 @@ mod tests {
         ]
     }
 
-    /// The same from the other side.
+    /// The question's way back, as one from the other side.
     fn back(asked: &Question) -> Question {
         Question {
             source_mac: asked.real,

@@ -319,7 +319,11 @@ pub(crate) fn read(
         pools,
     };
     warn_of_host(&config, &host.addresses(), warnings);
-    warnings.extend(proxy_config::too_many_connections(&config.pools));
+    let proxied = config.pools.iter().filter_map(|pool| match &pool.forward {
+        Forward::Proxy(limits) => Some((pool.ports.as_slice(), limits)),
+        _ => None,
+    });
+    warnings.extend(proxy_config::too_many_connections(proxied));
     Some(config)
 }
 

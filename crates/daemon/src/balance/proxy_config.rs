@@ -14,7 +14,6 @@ use weir_config::{
 use weir_core::Protocol;
 use weir_proxy::{Limits, ProxyHeader};
 
-use super::config::{Forward, PoolConfig};
 use crate::instance::MAX_FILES;
 
 /// `[proxy]` in weir.toml(5).
@@ -156,14 +155,13 @@ pub(super) fn limits(
     }
 }
 
-/// A warning if the proxy may have more connections than the daemon has descriptors for.
-pub(super) fn too_many_connections(pools: &[PoolConfig]) -> Option<String> {
-    let proxied = pools.iter().filter_map(|pool| match &pool.forward {
-        Forward::Proxy(limits) => Some((pool, limits)),
-        _ => None,
-    });
-    let descriptors = proxied.map(|(pool, limits)| {
-        let has = |protocol| pool.ports.iter().any(|(of, _)| *of == protocol);
+/// A warning if the proxy may have more connections than the daemon has descriptors for: by
+/// the ports and limits of its pools.
+pub(super) fn too_many_connections<'a>(
+    pools: impl Iterator<Item = (&'a [(Protocol, u16)], &'a Limits)>,
+) -> Option<String> {
+    let descriptors = pools.map(|(ports, limits)| {
+        let has = |protocol| ports.iter().any(|(of, _)| *of == protocol);
         // A connection has a socket at each end, a flow of datagrams one to its real.
         let tcp = if has(Protocol::Tcp) { 2 } else { 0 };
         let udp = if has(Protocol::Udp) { 1 } else { 0 };

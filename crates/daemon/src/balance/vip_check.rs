@@ -41,6 +41,8 @@ const LONGEST: usize = 128;
 /// The ports of this host that ask: above those that Linux gives away.
 const FIRST_PORT: u16 = 61_000;
 const LAST_PORT: u16 = 64_999;
+/// So often a port is drawn for a datagram until one is free.
+const DRAWS: usize = 16;
 /// Room for the answers of all reals that are asked at once, in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
@@ -312,12 +314,26 @@ impl VipCheck {
         let asked: Vec<_> = next
             .filter_map(|vip| Some((vip, source(vip)?)))
             .map(|(vip, source)| {
-                let question = asker.question(mac, source, vip, &by);
-                let holds = || UdpSocket::bind((source, question.source_port)).ok();
+                let mut question = asker.question(mac, source, vip, &by);
+                let mut port = None;
+                if by.protocol() == Transport::Udp {
+                    // Its own, so that the answer to another question is none to this one.
+                    for _ in 0..DRAWS {
+                        match UdpSocket::bind((source, question.source_port)) {
+                            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                                question = asker.question(mac, source, vip, &by);
+                            }
+                            bound => {
+                                port = bound.ok();
+                                break;
+                            }
+                        }
+                    }
+                }
                 AskedAt {
                     frame: by.frame(&question),
                     is_answered: false,
-                    _holds_port: (by.protocol() == Transport::Udp).then(holds).flatten(),
+                    _holds_port: port,
                     question,
                 }
             })

@@ -79,13 +79,14 @@ fn of_ban(
     }
 }
 
-/// What the filter has captured as `<F-ID>`: nobody is banned by another text than an address
-/// or a prefix, and no other is told.
+/// What the filter has captured as `<F-ID>`, if that is what is banned: of another address of
+/// the same ban, as of one network of IPv6, the end could not be told by the same text.
 fn captured_id(told: &BanNotice) -> Option<String> {
     let captured = told.captured.as_deref()?;
     let (_, id) = captured.iter().find(|(name, _)| **name == *CAPTURED_ID)?;
-    let is_address = id.parse::<IpAddr>().is_ok() || id.parse::<Prefix>().is_ok();
-    is_address.then(|| id.clone())
+    let prefix = id.parse::<Prefix>().ok();
+    let prefix = prefix.or_else(|| id.parse::<IpAddr>().ok().map(Prefix::host));
+    (prefix == Some(told.subject.prefix())).then(|| id.clone())
 }
 
 /// Lines without what steers terminals and mailers, the last ones as far as there is room.

@@ -37,7 +37,8 @@ impl Cuts {
     /// The rules are others.
     pub(super) fn begin(&mut self) {
         let now = Instant::now();
-        (self.since, self.until) = (Some(now), Some(now + GO_THROUGH));
+        self.since.get_or_insert(now);
+        self.until = Some(now + GO_THROUGH);
     }
 
     /// Goes through connections later; false: that has been put off for long enough.

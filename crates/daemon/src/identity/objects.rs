@@ -42,6 +42,11 @@ pub enum NoDigest {
 }
 
 impl NoDigest {
+    /// May it have one when it is looked at again?
+    pub fn is_for_now(self) -> bool {
+        matches!(self, Self::Written | Self::Later)
+    }
+
     /// For people, behind the name of the file.
     pub fn why(self) -> &'static str {
         match self {
@@ -78,6 +83,8 @@ pub struct Objects {
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
     until: Option<Instant>,
+    /// No file was read yet since that was said.
+    is_first: bool,
 }
 
 impl Objects {
@@ -87,9 +94,10 @@ impl Objects {
     }
 
     /// Until when files may be read: of those that are left then the digests are found
-    /// later. `None`: as long as each takes.
+    /// later. The first one that is begun by then may take as long as any, so that each is
+    /// read some time. `None`: as long as each takes.
     pub fn bound(&mut self, until: Option<Instant>) {
-        self.until = until;
+        (self.until, self.is_first) = (until, true);
     }
 
     /// The digest of a file that is open, of `/proc/PID/map_files/…` or `/proc/PID/exe`.
@@ -109,10 +117,12 @@ impl Objects {
         let mut limits = Limits::default();
         if let Some(until) = self.until {
             let left = until.saturating_duration_since(Instant::now());
-            limits.time = limits.time.min(left);
-        }
-        if limits.time.is_zero() {
-            return Err(NoDigest::Later);
+            if left.is_zero() {
+                return Err(NoDigest::Later);
+            }
+            if !std::mem::take(&mut self.is_first) {
+                limits.time = limits.time.min(left);
+            }
         }
         let second = match self.leases < MAX_LEASES {
             true => file.try_clone().ok(),
@@ -234,13 +244,20 @@ mod tests {
         let mut objects = Objects::default();
         objects.bound(Some(Instant::now()));
         assert_eq!(objects.digest(&path), Err(NoDigest::Later));
-        // Some of it can be read in this time.
+        // Behind another one, some of it can be read in this time.
         let long = dir.path().join("long");
         File::create(&long).unwrap().set_len(2 << 30).unwrap();
-        objects.bound(Some(Instant::now() + Duration::from_millis(20)));
-        assert_eq!(objects.digest(&long), Err(NoDigest::Later));
-        objects.bound(None);
+        objects.bound(Some(Instant::now() + Duration::from_secs(1)));
         objects.digest(&path).unwrap();
+        objects.bound(Some(Instant::now() + Duration::from_millis(20)));
+        let other = dir.path().join("other");
+        fs::write(&other, "two").unwrap();
+        let _ = objects.digest(&other);
+        assert_eq!(objects.digest(&long), Err(NoDigest::Later));
+        // The first one is read to its end.
+        objects.bound(Some(Instant::now() + Duration::from_millis(20)));
+        objects.digest(&long).unwrap();
+        objects.bound(None);
         let most = Limits::default().bytes;
         for number in 0..MAX_FAILED + 10 {
             let large = dir.path().join(number.to_string());

@@ -161,7 +161,15 @@ pub fn read(
                 Some((id, digest))
             }
             Err(why) => {
-                without.get_or_insert_with(|| (path.clone(), why));
+                // What may have one later is what the program is looked at again for.
+                let is_first = without
+                    .as_ref()
+                    .is_none_or(|(_, first): &(PathBuf, NoDigest)| {
+                        why.is_for_now() && !first.is_for_now()
+                    });
+                if is_first {
+                    without = Some((path.clone(), why));
+                }
                 None
             }
         };

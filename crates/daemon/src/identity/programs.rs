@@ -83,7 +83,9 @@ impl Programs {
         let oldest = self.known.iter().min_by_key(|(_, program)| program.since);
         let number = oldest.map_or(1, |(number, _)| *number);
         if let Some(gone) = self.known.remove(&number) {
-            self.by_key.remove(&gone.key);
+            if self.by_key.get(&gone.key) == Some(&number) {
+                self.by_key.remove(&gone.key);
+            }
             self.evicted += 1;
         }
         number
@@ -119,8 +121,11 @@ impl Programs {
 
     /// Says of all of them who they are.
     pub fn name_all(&self, identity: &Identity) -> weir_bpf::Result<()> {
-        let mut known = self.known.values();
-        known.try_for_each(|program| identity.name(&program.key, program.handle))
+        let is_named = |(number, program): &(&u16, &KnownProgram)| {
+            self.by_key.get(&program.key) == Some(*number)
+        };
+        let mut named = self.known.iter().filter(is_named);
+        named.try_for_each(|(_, program)| identity.name(&program.key, program.handle))
     }
 
     /// Forgets these: they are asked about anew when they send.
@@ -132,12 +137,19 @@ impl Programs {
         self.forget_known(identity, |program| is_wanted(&program.read))
     }
 
-    /// Forgets those that were identified before this time, and not since.
-    pub fn forget_before(&mut self, identity: &Identity, time: Instant) -> weir_bpf::Result<()> {
-        self.forget_known(identity, |program| program.since < time)
+    /// Nobody is any longer who was identified before this time, and not since. The handle
+    /// stays, with what its rules are: sockets have it that were accepted by one process of
+    /// a program and are used by another one.
+    pub fn unname_before(&mut self, identity: &Identity, time: Instant) {
+        for (number, program) in self.known.iter().filter(|(_, one)| one.since < time) {
+            if self.by_key.get(&program.key) == Some(number) {
+                self.by_key.remove(&program.key);
+                identity.unname(&program.key);
+            }
+        }
     }
 
-    /// The same of those that were identified some time ago.
+    /// Forgets those of these that were identified some time ago.
     pub fn forget_old(
         &mut self,
         identity: &Identity,
@@ -155,10 +167,12 @@ impl Programs {
         identity: &Identity,
         is_wanted: impl Fn(&KnownProgram) -> bool,
     ) -> weir_bpf::Result<()> {
-        for (_, program) in take_if(&mut self.known, is_wanted) {
+        for (number, program) in take_if(&mut self.known, is_wanted) {
             self.changes += 1;
-            self.by_key.remove(&program.key);
-            identity.unname(&program.key);
+            if self.by_key.get(&program.key) == Some(&number) {
+                self.by_key.remove(&program.key);
+                identity.unname(&program.key);
+            }
             identity.forget_identity(program.handle)?;
         }
         Ok(())

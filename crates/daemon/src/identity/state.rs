@@ -68,6 +68,10 @@ pub(super) struct State {
     /// Events were lost so often, as last seen.
     pub(super) lost: u64,
     pub(super) untold: u64,
+    /// By what the kernel tells them apart, which a policy that was refused may have changed.
+    pub(super) told_by: [bool; 3],
+    /// When more events were counted and not told.
+    pub(super) untold_at: Option<Instant>,
     /// Until when files are read for all that run, while these are gone through.
     pub(super) look_until: Option<Instant>,
     /// Programs are read with the packages of their files.
@@ -135,7 +139,7 @@ fn executable_bits(policy: &Policy, digest: Digest) -> kernel::ExecutableBits {
 }
 
 /// By what a policy has the kernel tell programs apart, beside what they have mapped.
-fn tells_apart_by(policy: &Policy) -> [bool; 3] {
+pub(super) fn tells_apart_by(policy: &Policy) -> [bool; 3] {
     [Rule::asks_user, Rule::asks_cgroup, Rule::asks_script]
         .map(|asks| policy.rules.iter().any(asks))
 }
@@ -152,19 +156,18 @@ impl State {
     /// user of whoever was looked at last.
     pub(super) fn put_anew(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         let asks_package = asks_package(&policy);
-        let is_same = tells_apart_by(&policy) == tells_apart_by(&self.policy)
-            && (self.reads_packages || !asks_package);
+        let told_by = tells_apart_by(&policy);
+        let is_same = told_by == self.told_by && (self.reads_packages || !asks_package);
         if is_same {
             return self.put(policy, made_of);
         }
-        self.reads_packages = asks_package;
+        (self.reads_packages, self.told_by) = (asks_package, told_by);
         let begun = Instant::now();
         let flags = policy_of(&policy, self.observe, self.learns);
         self.identity.put_flags(&flags)?;
         self.identify_running(false);
-        self.programs
-            .forget_before(&self.identity, begun)
-            .and_then(|()| self.programs.name_all(&self.identity))?;
+        self.programs.unname_before(&self.identity, begun);
+        self.programs.name_all(&self.identity)?;
         self.put(policy, made_of)?;
         // Sockets have the handles of before until somebody uses them.
         Ok(self.identity.adopt_sockets()?)
@@ -409,8 +412,10 @@ impl State {
 
     /// Has programs asked about again of which a file was being written, or not read yet.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
-        self.programs.forget_old(&self.identity, AGAIN, |read| {
-            matches!(read.without, Some((_, NoDigest::Written | NoDigest::Later)))
-        })
+        self.programs.forget_old(
+            &self.identity,
+            AGAIN,
+            |read| matches!(read.without, Some((_, why)) if why.is_for_now()),
+        )
     }
 }

@@ -102,12 +102,12 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     expiries.put(&plan.insert, now.boottime);
     let over = plan.forget.iter().cloned();
     expiries.add_over(over.map(|(subject, policy)| ExpiredBan { subject, policy }));
-    if !plan.insert.is_empty() {
+    let is_denying = |entry: &Entry| entry.policy.action.denies_packets();
+    if plan.insert.iter().any(is_denying) {
         marked(&alerts, filling.begin());
     }
     let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
     marked(&alerts, filling.end());
-    let is_denying = |entry: &Entry| entry.policy.action.denies_packets();
     let restored = if taken_over == 0 || plan.insert.iter().any(is_denying) {
         format!("{restored} bans restored from the database")
     } else if restored > 0 {

@@ -153,7 +153,13 @@ impl<'a> CommandWords<'a> {
         places.extend(behind_exec);
         let first = places.first().map_or(words.len(), |n| *n);
         let last = places.iter().copied().max();
-        let text_taker = last.filter(|n| TAKE_TEXT.contains(&command_name(words[*n])));
+        // Behind an operand there may be more of them, of one that has the name of such a program.
+        let text_taker = last
+            .filter(|n| TAKE_TEXT.contains(&command_name(words[*n])))
+            .filter(|n| {
+                let mut before = words[..*n].iter();
+                !before.any(|word| WITH_OPERAND.contains(&command_name(word)))
+            });
         Self {
             starts_others: words[..first].iter().any(|word| starts_others(word))
                 || words.iter().any(|word| EXEC_OPTIONS.contains(word)),
@@ -194,6 +200,12 @@ fn is_in(known: &[&str], word: &str) -> bool {
     known.contains(&word) || (!bare.is_empty() && known.contains(&bare))
 }
 
+/// Whether anything between blanks is the name of a program that runs its arguments.
+pub(super) fn names_interpreter(script: &str) -> bool {
+    let mut words = script.split_whitespace().map(command_name);
+    words.any(|word| is_in(&INTERPRETERS, word))
+}
+
 /// Whether one command, in words up to where a value stands, has a program that runs its
 /// arguments.
 pub(super) fn runs_arguments(all: &[String]) -> bool {
@@ -215,7 +227,8 @@ pub(super) fn runner_in(all: &[String]) -> Option<&str> {
     (0..command.end).find_map(|n| {
         let name = command.name(n);
         let is_named = command.places.contains(&n);
-        if is_named && expands_to_a_name(words[n]) {
+        let is_expanded = expands_to_a_name(words[n]) || command_name(words[n]).starts_with('$');
+        if is_named && is_expanded {
             return Some(match words[n].contains(EXPANDED) {
                 true => "$( )",
                 false => words[n],
