@@ -450,7 +450,12 @@ fn served(backend: &str) {
         let (_, _, Flow(ended)) = flows.swap_remove(ended.unwrap());
         let (from, to) = (ended.local_addr().unwrap(), ended.peer_addr().unwrap());
         traffic::reset(ended).unwrap();
-        let opened = traffic::tcp_open_from(&segment.client, from, to, SILENCE).unwrap();
+        let opened = soon("the port to be free", || {
+            match traffic::tcp_open_from(&segment.client, from, to, SILENCE) {
+                Err(error) if error.to_string().contains("in use") => None,
+                done => Some(done.unwrap()),
+            }
+        });
         opened.set_read_timeout(Some(SOON)).unwrap();
         assert_eq!(Flow(opened).ask(client), 1);
     }
