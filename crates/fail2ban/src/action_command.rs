@@ -687,15 +687,15 @@ impl Scanner<'_> {
         let commands = self.open.iter().filter_map(|(quoting, begin)| {
             matches!(quoting, Quoting::Plain | Quoting::Backtick).then_some(*begin)
         });
-        let mut innermost = "";
-        let runs = commands.into_iter().any(|begin| {
+        let (mut runs, mut innermost, mut is_whole) = (false, "", true);
+        for begin in commands {
             innermost = &self.out[begin..];
-            let mut commands = words_of(innermost).words;
-            commands.push("{".to_owned());
-            commands.split(|word| word == "{").any(runs_arguments)
-        });
+            let command = words_of(innermost);
+            runs |= command.words.split(|word| word == "{").any(runs_arguments);
+            is_whole = command.is_whole;
+        }
         // Where the words may not be what a shell reads, none may name such a program.
-        let is_doubtful = !words_of(innermost).is_whole
+        let is_doubtful = !is_whole
             || self
                 .out
                 .split_whitespace()

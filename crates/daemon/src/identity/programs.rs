@@ -83,12 +83,20 @@ impl Programs {
         let oldest = self.known.iter().min_by_key(|(_, program)| program.since);
         let number = oldest.map_or(1, |(number, _)| *number);
         if let Some(gone) = self.known.remove(&number) {
-            if self.by_key.get(&gone.key) == Some(&number) {
-                self.by_key.remove(&gone.key);
-            }
+            self.release_key(&gone.key, number);
             self.evicted += 1;
         }
         number
+    }
+
+    /// Nobody has this key any longer, if it was that of this number; false: it was not, for
+    /// who was identified anew has it under another number.
+    fn release_key(&mut self, key: &Key, number: u16) -> bool {
+        let is_own = self.by_key.get(key) == Some(&number);
+        if is_own {
+            self.by_key.remove(key);
+        }
+        is_own
     }
 
     /// Notes who that is; the kernel is told with this handle.
@@ -141,10 +149,14 @@ impl Programs {
     /// stays, with what its rules are: sockets have it that were accepted by one process of
     /// a program and are used by another one.
     pub fn unname_before(&mut self, identity: &Identity, time: Instant) {
-        for (number, program) in self.known.iter().filter(|(_, one)| one.since < time) {
-            if self.by_key.get(&program.key) == Some(number) {
-                self.by_key.remove(&program.key);
-                identity.unname(&program.key);
+        let known = self.known.iter();
+        let before = known.filter(|(_, program)| program.since < time);
+        let before: Vec<_> = before
+            .map(|(number, program)| (*number, program.key))
+            .collect();
+        for (number, key) in before {
+            if self.release_key(&key, number) {
+                identity.unname(&key);
             }
         }
     }
@@ -169,8 +181,7 @@ impl Programs {
     ) -> weir_bpf::Result<()> {
         for (number, program) in take_if(&mut self.known, is_wanted) {
             self.changes += 1;
-            if self.by_key.get(&program.key) == Some(&number) {
-                self.by_key.remove(&program.key);
+            if self.release_key(&program.key, number) {
                 identity.unname(&program.key);
             }
             identity.forget_identity(program.handle)?;

@@ -158,10 +158,10 @@ impl State {
         let asks_package = asks_package(&policy);
         let told_by = tells_apart_by(&policy);
         let is_same = told_by == self.told_by && (self.reads_packages || !asks_package);
+        (self.reads_packages, self.told_by) = (asks_package, told_by);
         if is_same {
             return self.put(policy, made_of);
         }
-        (self.reads_packages, self.told_by) = (asks_package, told_by);
         let begun = Instant::now();
         let flags = policy_of(&policy, self.observe, self.learns);
         self.identity.put_flags(&flags)?;
