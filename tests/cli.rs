@@ -431,7 +431,7 @@ fn a_prefix_of_any_length_is_banned_shown_and_lifted() {
         assert!(why.out.contains(&format!("ban of {prefix}")), "{}", why.out);
         assert_eq!(host.weir(&["why", beside]).code, 1);
         let status = host.weir(&["status", "--json"]).json();
-        assert_eq!(status["usage"]["wide"], 1, "{status}");
+        assert_eq!(status["usage"]["prefix_bans"], 1, "{status}");
         assert!(
             host.weir(&["status"])
                 .out

@@ -366,7 +366,7 @@ fn root_no_packet_passes_while_the_backend_changes() {
             let status = weir.json(&["status"]);
             assert_eq!(status["backend"], backend);
             assert_eq!(status["usage"]["bans"], 2 + made, "{turn}: {status}");
-            assert_eq!(status["usage"]["wide"], 1, "{status}");
+            assert_eq!(status["usage"]["prefix_bans"], 1, "{status}");
             assert!(sent.load(Ordering::Relaxed) > before);
             assert_eq!(server.received(), 0, "to {backend}");
             if made > 0 {

@@ -103,7 +103,10 @@ fn root_a_jail_that_only_notifies_drops_nothing() {
     // In force, and in no table: all of them pass.
     let in_tables = |weir: &Weir, notified: u64| {
         let usage = &weir.json(&["status"])["usage"];
-        assert_eq!((&usage["bans"], &usage["wide"]), (&0.into(), &0.into()));
+        assert_eq!(
+            (&usage["bans"], &usage["prefix_bans"]),
+            (&0.into(), &0.into())
+        );
         assert_eq!(usage["notified"], notified, "{usage}");
         assert_eq!(weir.metric("weir_notified_bans", &[]), Some(notified));
     };

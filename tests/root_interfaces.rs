@@ -910,7 +910,7 @@ fn root_a_geofence_that_cannot_be_enforced_refuses_reload_and_start() {
     enforces(&net, &weir);
     let status = weir.json(&["status"]);
     assert_eq!(status["alerts"], serde_json::json!([]));
-    assert_eq!(status["border"], serde_json::Value::Null);
+    assert_eq!(status["classes"], serde_json::Value::Null);
     weir.stop();
     weir.fails().refused(&words);
     weir.configure(plain);

@@ -51,8 +51,10 @@ fn ban_both(weir: &Weir, more: &[&str]) {
 }
 
 #[track_caller]
-fn wide(weir: &Weir) -> u64 {
-    weir.json(&["status"])["usage"]["wide"].as_u64().unwrap()
+fn prefix_bans(weir: &Weir) -> u64 {
+    weir.json(&["status"])["usage"]["prefix_bans"]
+        .as_u64()
+        .unwrap()
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn root_prefix_bans_outlive_the_daemon_and_its_tables() {
         let left = why["bans"][0]["remaining_seconds"].as_u64().unwrap();
         assert!((3500..=3600).contains(&left), "{why}");
     }
-    assert_eq!(wide(&weir), 2);
+    assert_eq!(prefix_bans(&weir), 2);
 }
 
 #[test]
@@ -190,7 +192,9 @@ fn root_a_prefix_ban_expires_by_itself() {
     assert!(weir.banned().is_empty());
     ban_both(&weir, &["--for", "2s"]);
     in_force(&net);
-    soon("both to be taken out", || (wide(&weir) == 0).then_some(()));
+    soon("both to be taken out", || {
+        (prefix_bans(&weir) == 0).then_some(())
+    });
     for family in [0, 1] {
         net.serves(INSIDE[family], at(family));
     }
@@ -227,7 +231,7 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
         listed.sort();
         expected.sort();
         assert_eq!(listed, expected);
-        assert_eq!(wide(&weir), other);
+        assert_eq!(prefix_bans(&weir), other);
         assert!(!net.connects(INSIDE[0], at(0)));
         net.serves(CUSTOMER[0], at(0));
         weir.stop();
@@ -267,7 +271,7 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     let nth = |n: u32| IpAddr::from(Ipv6Addr::from(0x2a00_u128 << 112 | u128::from(n) << 80 | 7));
     weir.log_failures((0..SHARE - 1).map(nth), 1);
     soon("as many as there is room for", || {
-        (wide(&weir) == u64::from(SHARE + 1)).then_some(())
+        (prefix_bans(&weir) == u64::from(SHARE + 1)).then_some(())
     });
     assert_eq!(weir.json(&["status"])["usage"]["evicted"], 0);
     weir.log_failures((SHARE - 1..SHARE + 7).map(nth), 1);
@@ -275,9 +279,9 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
         (weir.json(&["status"])["usage"]["evicted"] == 8).then_some(())
     });
     let status = weir.json(&["status"]);
-    assert_eq!(status["usage"]["wide"], SHARE + 1, "{status}");
-    assert_eq!(status["usage"]["max_wide"], CAP, "{status}");
-    assert_eq!(status["usage"]["wide_shared"], SHARE, "{status}");
+    assert_eq!(status["usage"]["prefix_bans"], SHARE + 1, "{status}");
+    assert_eq!(status["usage"]["max_prefix_bans"], CAP, "{status}");
+    assert_eq!(status["usage"]["shared_prefix_bans"], SHARE, "{status}");
     let alerts = status["alerts"].as_array().unwrap();
     assert!(
         alerts.len() == 1 && alerts[0].to_string().contains("7168 bans of prefixes"),
@@ -296,7 +300,7 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     let kept: Vec<_> = std::iter::once("ban".to_owned()).chain(kept).collect();
     let kept: Vec<_> = kept.iter().map(String::as_str).collect();
     weir.ask(&kept).done();
-    assert_eq!(wide(&weir), u64::from(CAP));
+    assert_eq!(prefix_bans(&weir), u64::from(CAP));
     weir.ask(&["ban", "203.0.112.0/20"])
         .refused(&["8192 bans of prefixes", "unban"]);
     weir.ask(&["ban", CUSTOMER[0]]).done();
@@ -333,7 +337,7 @@ mod at_fault_points {
         }
         for (family, prefix) in BANNED.into_iter().enumerate() {
             weir.stop();
-            weir.launch(Some("wide-between-writes"));
+            weir.launch(Some("prefix-bans-between-writes"));
             soon("the daemon to answer, or its end", || {
                 (weir.ask(&["status"]).code != Some(2)).then_some(())
             });

@@ -126,7 +126,7 @@ const CASES: [Case; 12] = [
         contents: ClassContents::Listed,
         counts_as: &[Reason::Listed],
     },
-    // As many wide bans as there may be, in the innocents' neighbourhood: for
+    // As many prefix bans as there may be, in the innocents' neighbourhood: for
     // one in eleven the hint is set and the trie is walked in vain.
     Case {
         name: "innocent-beside-wide",
@@ -148,7 +148,7 @@ const CASES: [Case; 12] = [
     },
 ];
 
-/// The wide bans of a case, by its name.
+/// The prefix bans of a case, by its name.
 fn ban_prefix(case: &Case, generation: &Generation) -> anyhow::Result<()> {
     let v4 = |addr: u32, len| Prefix::new(IpAddr::from(addr.to_be_bytes()), len);
     let v6 = |addr: u32, len| Prefix::new(Ipv6Addr::from(u128::from(addr) << 96).into(), len);
@@ -169,16 +169,16 @@ fn ban_prefix(case: &Case, generation: &Generation) -> anyhow::Result<()> {
             .collect(),
         _ => return Ok(()),
     };
-    let mut wide = PrefixBans::of(&generation.wide)?;
+    let mut prefix_bans = PrefixBans::of(&generation.prefix_bans)?;
     for prefix in prefixes {
-        let placed = wide.insert(PrefixBan {
+        let placed = prefix_bans.insert(PrefixBan {
             prefix,
             policy: 1,
             expiry: NEVER,
         })?;
         ensure!(placed == PrefixBanPlaced::New, "{prefix}: {placed:?}");
     }
-    generation.table.set_prefix_bans(wide.families());
+    generation.table.set_prefix_bans(prefix_bans.families());
     Ok(())
 }
 

@@ -12,7 +12,7 @@
 struct control {
 	__u32 bloom_base;    /* first word of the bloom copy that readers use */
 	__u32 observe;	     /* 1: count what would be dropped, and pass it */
-	__u32 wide;	     /* bit 0: there are wide bans of IPv4, bit 1: of IPv6 */
+	__u32 prefix_bans;   /* bit 0: there are prefix bans of IPv4, bit 1: of IPv6 */
 	__u32 zero;	     /* always 0, which the verifier does not know */
 	__u32 class_base;    /* first line of the class table that readers use */
 	__u32 port_features; /* bit 0: a port has a feature (abi/answer.h); PORT_BALANCE:

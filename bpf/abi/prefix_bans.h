@@ -9,12 +9,12 @@
  * come first, then those of the prefixes that cover it. */
 #define MAX_PREFIX_BANS	 8192
 #define PREFIX_BAN_WORDS 8
-struct wide {
+struct prefix_ban_words {
 	__u32 own;   /* words of the prefix itself */
 	__u32 words; /* all words, those of the covering prefixes included */
 	__u64 word[PREFIX_BAN_WORDS];
 };
 
-_Static_assert(sizeof(struct wide) == 72, "abi");
+_Static_assert(sizeof(struct prefix_ban_words) == 72, "abi");
 
 #endif

@@ -13,19 +13,19 @@
 #include "firewall/ban.h"
 
 /* IPv4 as ::ffff:a.b.c.d: ::/24 is not bannable, so the two never meet. */
-struct wide_key {
+struct prefix_key {
 	__u32 bits;
 	__be32 addr[4];
 };
 
-/* One more than user space fills: before Linux 6.13 a full trie refused to
- * replace an entry, too. */
+/* The map keeps the name of its pin. One more than user space fills: before Linux
+ * 6.13 a full trie refused to replace an entry, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PREFIX_BANS + 1);
-	__type(key, struct wide_key);
-	__type(value, struct wide);
+	__type(key, struct prefix_key);
+	__type(value, struct prefix_ban_words);
 } wide SEC(".maps");
 
 /* Positions as in allow_hint. */
@@ -44,7 +44,7 @@ static __always_inline int may_have_prefix_bans(__u32 family, __u32 bit)
 	__u32 index = family * HINT_WORDS + (bit >> 6);
 	__u64 *word;
 
-	if (!(control.wide >> family & 1))
+	if (!(control.prefix_bans >> family & 1))
 		return 0;
 	word = bpf_map_lookup_elem(&wide_hint, &index);
 	return word && (*word >> (bit & 63)) & 1;
@@ -53,21 +53,21 @@ static __always_inline int may_have_prefix_bans(__u32 family, __u32 bit)
 /* The entries of all prefixes that hold this source, as find_all counts them. */
 __noinline __u64 find_prefix_bans(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 {
-	struct wide_key key = {
+	struct prefix_key key = {
 		.bits = 128,
 		.addr = {bpf_htonl(hi >> 32), bpf_htonl(hi), bpf_htonl(lo >> 32),
 			 bpf_htonl(lo)},
 	};
-	struct wide *wide_bans = bpf_map_lookup_elem(&wide, &key);
+	struct prefix_ban_words *bans = bpf_map_lookup_elem(&wide, &key);
 	__u64 found = 0;
 	__u32 i;
 
-	if (!wide_bans)
+	if (!bans)
 		return 0;
 	for (i = 0; i < PREFIX_BAN_WORDS; i++) {
-		if (i >= wide_bans->words)
+		if (i >= bans->words)
 			break;
-		found += match_entry(wide_bans->word[i], now, flow);
+		found += match_entry(bans->word[i], now, flow);
 	}
 	return found;
 }

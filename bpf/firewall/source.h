@@ -23,7 +23,7 @@ struct source {
  * (IPv4: its network of cfg.v4_length; IPv6: the host, whose key is set when it is
  * looked up); and of either the number of its policy when that is the only entry. */
 struct places {
-	int own, second, wide;
+	int own, second, prefix;
 	struct ban_key own_key, second_key;
 	__u32 own_policy, second_policy;
 };
@@ -125,7 +125,7 @@ static __always_inline int may_be_banned(const struct source *s, struct places *
 		}
 		at->own_key = short_key(addr | 32ULL << 32);
 		at->own = bloom_has_short(bloom_word(at->own_key.hash), at->own_key.hash);
-		at->wide = may_have_prefix_bans(0, (__u32)addr >> 16);
+		at->prefix = may_have_prefix_bans(0, (__u32)addr >> 16);
 	} else {
 		__u64 bits;
 
@@ -133,9 +133,10 @@ static __always_inline int may_be_banned(const struct source *s, struct places *
 		bits = bloom_word(at->own_key.hash);
 		at->own = bloom_has_short(bits, at->own_key.hash);
 		at->second = bloom_has_long(bits, at->own_key.hash);
-		at->wide = may_have_prefix_bans(1, (s->hi >> 32 ^ s->hi >> 48) & 0xffff);
+		at->prefix =
+			may_have_prefix_bans(1, (s->hi >> 32 ^ s->hi >> 48) & 0xffff);
 	}
-	return at->own || at->second || at->wide;
+	return at->own || at->second || at->prefix;
 }
 
 /* What the tables hold of it, as find_all counts it. */
@@ -153,10 +154,10 @@ static __always_inline __u64 bans_of(const struct source *s, struct places *at, 
 			at->second_key = host_key(s->hi, s->lo, at->own_key.hash);
 		found += lookup_fast(at->second_key, !s->v4, now, &at->second_policy);
 	}
-	if (at->wide)
+	if (at->prefix)
 		found += find_prefix_bans(s->hi, s->lo, now, 0);
 	VERIFIER_FORGET(found);
-	VERIFIER_FORGET(at->wide);
+	VERIFIER_FORGET(at->prefix);
 	VERIFIER_FORGET(at->own_policy);
 	VERIFIER_FORGET(at->second_policy);
 	return found;
@@ -172,7 +173,7 @@ static __always_inline __u64 bans_of_flow(const struct source *s, const struct p
 		found = lookup_scoped(at->own_key, now, flow, at->own_policy);
 	if (at->second)
 		found += lookup_scoped(at->second_key, now, flow, at->second_policy);
-	if (at->wide)
+	if (at->prefix)
 		found += find_prefix_bans(s->hi, s->lo, now, flow);
 	return found;
 }

@@ -187,8 +187,8 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
-        status["usage"]["wide"],
-        status["usage"]["max_wide"],
+        status["usage"]["prefix_bans"],
+        status["usage"]["max_prefix_bans"],
         status["usage"]["evicted"],
         text(&status["restored"])
     ))?;
@@ -207,7 +207,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         wrapped(format!("  {}", text(&limit["says"])))?;
     }
     why::counters(&status["counters"])?;
-    border(status)?;
+    classes(status)?;
     let decoy = &status["decoy"];
     if let Some(ports) = decoy["ports"].as_array() {
         let ports: Vec<_> = ports.iter().map(text).collect();
@@ -445,22 +445,22 @@ fn table(jails: &[Value]) -> std::io::Result<()> {
 }
 
 /// Geofence and lists, and what they dropped.
-fn border(status: &Value) -> anyhow::Result<()> {
-    let border = &status["border"];
-    for rule in border["rules"].as_array().into_iter().flatten() {
+fn classes(status: &Value) -> anyhow::Result<()> {
+    let classes = &status["classes"];
+    for rule in classes["rules"].as_array().into_iter().flatten() {
         wrapped(text(rule))?;
     }
-    for database in border["databases"].as_array().into_iter().flatten() {
+    for database in classes["databases"].as_array().into_iter().flatten() {
         wrapped(format!(
             "  places by {} of {}",
             text(&database["name"]),
             show::moment(database["built"].as_str().unwrap_or_default())
         ))?;
     }
-    if border.is_object() {
+    if classes.is_object() {
         wrapped(format!(
             "geofence and lists: {} IPv4 and {} IPv6 ranges in {} classes, rebuilt in {} ms",
-            border["ranges"][0], border["ranges"][1], border["classes"], border["rebuilt_in_ms"]
+            classes["ranges"][0], classes["ranges"][1], classes["count"], classes["rebuilt_in_ms"]
         ))?;
     }
     let dropped: Vec<_> = status["dropped"]

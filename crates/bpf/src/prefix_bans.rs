@@ -39,12 +39,12 @@ const KEY_BYTES: usize = 20;
 const WORDS_AT: usize = 8;
 const VALUE_BYTES: usize = WORDS_AT + 8 * PREFIX_BAN_WORDS;
 
-const _: () = assert!(size_of::<types::wide>() == VALUE_BYTES);
-const _: () = assert!(size_of::<types::wide_key>() == KEY_BYTES);
-const _: () = assert!(offset_of!(types::wide, own) == 0);
-const _: () = assert!(offset_of!(types::wide, words) == 4);
-const _: () = assert!(offset_of!(types::wide, word) == WORDS_AT);
-const _: () = assert!(offset_of!(types::control, wide) == 8);
+const _: () = assert!(size_of::<types::prefix_ban_words>() == VALUE_BYTES);
+const _: () = assert!(size_of::<types::prefix_key>() == KEY_BYTES);
+const _: () = assert!(offset_of!(types::prefix_ban_words, own) == 0);
+const _: () = assert!(offset_of!(types::prefix_ban_words, words) == 4);
+const _: () = assert!(offset_of!(types::prefix_ban_words, word) == WORDS_AT);
+const _: () = assert!(offset_of!(types::control, prefix_bans) == 8);
 
 /// The maps of a generation.
 pub struct PrefixBanMaps {
@@ -98,7 +98,7 @@ impl PrefixBans {
         let mut bans = Self {
             nest: Nest::default(),
             trie: MapHandle::try_from(&maps.trie).context(|| "keep a map".into())?,
-            hint: Words::map(&maps.hint, 2 * HINT_WORDS, "the wide bans' hint")?,
+            hint: Words::map(&maps.hint, 2 * HINT_WORDS, "the prefix bans' hint")?,
             present: BTreeSet::new(),
             unwritten: BTreeSet::new(),
             needed: vec![0; 2 * HINT_WORDS * 64],
@@ -110,7 +110,7 @@ impl PrefixBans {
             let value = bans
                 .trie
                 .lookup(&key, MapFlags::ANY)
-                .context(|| "read the wide bans".into())?;
+                .context(|| "read the prefix bans".into())?;
             let Some((prefix, value)) = prefix_of(&key).zip(value) else {
                 continue;
             };
@@ -153,7 +153,7 @@ impl PrefixBans {
         self.unwritten.is_empty()
     }
 
-    /// Which families the packet path must look for, as `control.wide` says it.
+    /// Which families the packet path must look for, as `control.prefix_bans` says it.
     pub fn families(&self) -> u32 {
         let is_v6 = |prefix: &Prefix| prefix.addr().is_ipv6();
         let v4 = self.present.first().is_some_and(|first| !is_v6(first));
@@ -292,7 +292,7 @@ impl PrefixBans {
             self.unwritten.remove(&prefix);
             written += 1;
             if written == 1 && !self.unwritten.is_empty() {
-                fault::point("wide-between-writes");
+                fault::point("prefix-bans-between-writes");
             }
         }
         Ok(())
@@ -461,7 +461,7 @@ fn unpack(prefix: Prefix, word: u64) -> PrefixBan {
     }
 }
 
-/// `struct wide_key`: IPv4 as ::ffff:a.b.c.d.
+/// `struct prefix_key`: IPv4 as ::ffff:a.b.c.d.
 fn key_of(prefix: Prefix) -> [u8; KEY_BYTES] {
     let (addr, bits) = match prefix.addr() {
         IpAddr::V4(a) => (a.to_ipv6_mapped(), 96 + prefix.bits()),
@@ -480,7 +480,7 @@ fn prefix_of(key: &[u8]) -> Option<Prefix> {
     Prefix::new(Ipv6Addr::from(addr).into(), bits)
 }
 
-/// `struct wide`
+/// `struct prefix_ban_words`
 fn value_of(own: usize, words: &[u64]) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];
     value[..4].copy_from_slice(&(own as u32).to_ne_bytes());

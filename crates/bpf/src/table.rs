@@ -674,7 +674,7 @@ impl BanTable {
             .set_masked(0, !BLOOM_BASE, u64::from(observe) << 32);
     }
 
-    /// Tells the packet path of which families there are wide bans; see
+    /// Tells the packet path of which families there are prefix bans; see
     /// [`crate::PrefixBans::families`].
     pub fn set_prefix_bans(&self, families: u32) {
         self.control.store(1, families.into());

@@ -111,7 +111,7 @@ pub struct Generation {
     /// Geofence and lists.
     pub classes: ClassTable,
     /// Bans of prefixes of any length.
-    pub wide: PrefixBanMaps,
+    pub prefix_bans: PrefixBanMaps,
     /// Decoy and tarpit ports.
     pub decoys: Decoys,
     /// The pools: services, rings and reals.
@@ -252,9 +252,9 @@ impl Generation {
                 maps.keep(Map::ClassCounters)?,
                 control,
             )?,
-            wide: PrefixBanMaps {
-                trie: maps.keep(Map::Wide)?,
-                hint: maps.keep(Map::WideHint)?,
+            prefix_bans: PrefixBanMaps {
+                trie: maps.keep(Map::PrefixBans)?,
+                hint: maps.keep(Map::PrefixBanHint)?,
             },
             decoys: Decoys::map([
                 maps.keep(Map::PortFeatures)?,

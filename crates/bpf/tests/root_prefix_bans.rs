@@ -45,27 +45,32 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
     generation
 }
 
-/// A packet path with its wide bans.
+/// A packet path with its prefix bans.
 struct Path {
     generation: Generation,
-    wide: PrefixBans,
+    prefix_bans: PrefixBans,
 }
 
 impl Path {
     fn new() -> Self {
         let generation = generation(1, None);
-        let wide = PrefixBans::of(&generation.wide).unwrap();
-        Self { generation, wide }
+        let prefix_bans = PrefixBans::of(&generation.prefix_bans).unwrap();
+        Self {
+            generation,
+            prefix_bans,
+        }
     }
 
     fn ban_until(&mut self, subject: &str, policy: u16, expiry: u64) -> PrefixBanPlaced {
         let prefix = prefix(subject);
-        let placed = self.wide.insert(PrefixBan {
+        let placed = self.prefix_bans.insert(PrefixBan {
             prefix,
             policy,
             expiry,
         });
-        self.generation.table.set_prefix_bans(self.wide.families());
+        self.generation
+            .table
+            .set_prefix_bans(self.prefix_bans.families());
         placed.unwrap()
     }
 
@@ -76,8 +81,10 @@ impl Path {
     }
 
     fn lift(&mut self, subject: &str) -> usize {
-        let lifted = self.wide.remove(prefix(subject), |_| true).unwrap();
-        self.generation.table.set_prefix_bans(self.wide.families());
+        let lifted = self.prefix_bans.remove(prefix(subject), |_| true).unwrap();
+        self.generation
+            .table
+            .set_prefix_bans(self.prefix_bans.families());
         lifted.len()
     }
 
@@ -275,10 +282,13 @@ fn root_prefix_bans_drop_what_they_cover_and_nothing_else() {
     assert_eq!(path.lift("192.0.0.0/14"), 2);
     assert_eq!(path.reason_of("192.3.0.1"), Pass);
     assert_eq!(path.lift("192.0.0.0/14"), 0);
-    for ban in path.wide.iter().collect::<Vec<_>>() {
+    for ban in path.prefix_bans.iter().collect::<Vec<_>>() {
         path.lift(&ban.prefix.to_string());
     }
-    assert_eq!((path.wide.len(), path.wide.families()), (0, 0));
+    assert_eq!(
+        (path.prefix_bans.len(), path.prefix_bans.families()),
+        (0, 0)
+    );
     assert_eq!(path.reason_of("10.9.2.3"), Pass);
 }
 
@@ -338,16 +348,25 @@ fn root_prefix_bans_agree_with_a_model() {
                 Some(deepest) if deepest >= PREFIX_BAN_WORDS => PrefixBanPlaced::TooDeep,
                 _ => PrefixBanPlaced::New,
             };
-            assert_eq!(path.wide.insert(ban).unwrap(), expected, "{round}: {ban:?}");
+            assert_eq!(
+                path.prefix_bans.insert(ban).unwrap(),
+                expected,
+                "{round}: {ban:?}"
+            );
             if expected == PrefixBanPlaced::New {
                 model.push(ban);
             }
         } else if !model.is_empty() {
             let ban = model.swap_remove(r.next() as usize % model.len());
-            let lifted = path.wide.remove(ban.prefix, |p| p == ban.policy).unwrap();
+            let lifted = path
+                .prefix_bans
+                .remove(ban.prefix, |p| p == ban.policy)
+                .unwrap();
             assert_eq!(lifted, [ban], "{round}");
         }
-        path.generation.table.set_prefix_bans(path.wide.families());
+        path.generation
+            .table
+            .set_prefix_bans(path.prefix_bans.families());
         for _ in 0..8 {
             let addr = match r.next() % 2 {
                 0 => r.addr(),
@@ -375,7 +394,7 @@ fn root_prefix_bans_agree_with_a_model() {
             }] += 1;
             let reason = path.reason(&tcp(&addr.to_string(), port));
             assert_eq!(reason, expected, "{round}: {addr} port {port}");
-            let mut covering = path.wide.covering(Prefix::host(addr));
+            let mut covering = path.prefix_bans.covering(Prefix::host(addr));
             covering.sort_unstable();
             let mut expected: Vec<_> = model
                 .iter()
@@ -414,17 +433,20 @@ fn root_prefix_bans_expire_on_time_and_move_with_a_suspend() {
         }
     }
     // Nobody has tidied up until now; who does finds two.
-    assert_eq!(path.wide.len(), 3);
-    assert_eq!(path.wide.expire(clock.now()).unwrap(), 2);
-    assert_eq!((path.wide.len(), path.wide.families()), (1, 1));
+    assert_eq!(path.prefix_bans.len(), 3);
+    assert_eq!(path.prefix_bans.expire(clock.now()).unwrap(), 2);
+    assert_eq!(
+        (path.prefix_bans.len(), path.prefix_bans.families()),
+        (1, 1)
+    );
     // Time that jiffies did not count ends a ban earlier.
     let later = clock.now() + 1000 * clock.hz();
     path.ban_until("172.16.0.0/13", ALL, later);
-    path.wide
+    path.prefix_bans
         .shift_expiries(-(500 * clock.hz() as i64))
         .unwrap();
     assert_eq!(path.reason_of("172.16.0.1"), Reason::BannedAll);
-    path.wide
+    path.prefix_bans
         .shift_expiries(-(500 * clock.hz() as i64))
         .unwrap();
     assert_eq!(path.reason_of("172.16.0.1"), Reason::Pass);
@@ -452,11 +474,11 @@ fn root_prefix_bans_have_a_cap_and_a_depth() {
     );
     assert_eq!(path.reason_of("11.0.0.1"), Reason::BannedAll);
     // The one that is over makes room.
-    assert_eq!(path.wide.expire(6).unwrap(), 1);
+    assert_eq!(path.prefix_bans.expire(6).unwrap(), 1);
     path.ban("10.0.0.0/7", ALL);
     assert_eq!(path.reason_of("10.0.0.1"), Reason::BannedAll);
 
-    for n in path.wide.len() as u32..MAX_PREFIX_BANS as u32 {
+    for n in path.prefix_bans.len() as u32..MAX_PREFIX_BANS as u32 {
         let addr = Ipv4Addr::from(0x2000_0000 + (n << 8));
         path.ban(&format!("{addr}/25"), ALL);
     }
@@ -489,13 +511,13 @@ fn root_prefix_bans_are_handed_on_and_taken_over() {
     path.ban("2a00::/12", ALL);
     // To the next generation, as it is.
     let next = generation(2, Some(&path.generation));
-    next.table.set_prefix_bans(path.wide.families());
+    next.table.set_prefix_bans(path.prefix_bans.families());
     path.generation = next;
     assert_eq!(path.reason_of("10.9.9.9"), Reason::BannedScope);
     assert_eq!(path.reason_of("2a00::9"), Reason::BannedAll);
     path.ban("172.16.0.0/13", ALL);
     assert_eq!(path.reason_of("172.16.0.9"), Reason::BannedAll);
-    let before: Vec<_> = path.wide.iter().collect();
+    let before: Vec<_> = path.prefix_bans.iter().collect();
 
     // Over pins, by one who finds a covering ban not yet told to those that it
     // covers, and a stale one in another.
@@ -516,10 +538,10 @@ fn root_prefix_bans_are_handed_on_and_taken_over() {
         .unwrap();
     let adopted = Generation::adopt(&pin).unwrap();
     let mut path = Path {
-        wide: PrefixBans::of(&adopted.wide).unwrap(),
+        prefix_bans: PrefixBans::of(&adopted.prefix_bans).unwrap(),
         generation: adopted,
     };
-    assert_eq!(path.wide.iter().collect::<Vec<_>>(), before);
+    assert_eq!(path.prefix_bans.iter().collect::<Vec<_>>(), before);
     assert_eq!(path.reason(&tcp("10.0.7.1", 443)), Reason::BannedAll);
     assert_eq!(path.lift("10.0.0.0/16"), 2);
     assert_eq!(path.reason(&tcp("10.0.7.1", 443)), Reason::OtherPort);

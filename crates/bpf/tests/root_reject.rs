@@ -43,7 +43,7 @@ const ACK: u8 = 16;
 struct Path {
     generation: Generation,
     events: EventReader,
-    wide: PrefixBans,
+    prefix_bans: PrefixBans,
 }
 
 impl Path {
@@ -56,11 +56,11 @@ impl Path {
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
         generation.answer(AnswerProgram::Reject).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
-        let wide = PrefixBans::of(&generation.wide).unwrap();
+        let prefix_bans = PrefixBans::of(&generation.prefix_bans).unwrap();
         let mut path = Self {
             generation,
             events,
-            wide,
+            prefix_bans,
         };
         use Action::{Drop, Reject};
         for (number, subject, scope, action) in [
@@ -81,7 +81,9 @@ impl Path {
         ] {
             path.ban(number, subject, scope, action);
         }
-        path.generation.table.set_prefix_bans(path.wide.families());
+        path.generation
+            .table
+            .set_prefix_bans(path.prefix_bans.families());
         let allow: Vec<Prefix> = ["198.51.100.64/26", "2001:db8:1:0:8::/80"]
             .map(|p| p.parse().unwrap())
             .into();
@@ -111,7 +113,7 @@ impl Path {
                 });
             }
             None => {
-                self.wide
+                self.prefix_bans
                     .insert(PrefixBan {
                         prefix,
                         policy,

@@ -398,13 +398,13 @@ impl Bans {
         );
         // All of them, also where manual ones have taken the others' places.
         let of_all = (
-            usage.wide,
-            usage.max_wide,
+            usage.prefix_bans,
+            usage.max_prefix_bans,
             "there are {} bans of prefixes other than single addresses and IPv6 /64, the most there may be, manual ones among them: a jail or list makes room by its own that expire first; one without any is refused, as are manual bans",
         );
         let of_shared = (
-            usage.wide_shared,
-            usage.max_wide_shared,
+            usage.shared_prefix_bans,
+            usage.max_shared_prefix_bans,
             "jails, watches and decoy ports have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
         );
         let of_notified = (

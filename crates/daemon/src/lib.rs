@@ -2,9 +2,9 @@
 //! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` (and tarpit) ·
 //! `access` (exemptions, lists, geofence) · `balance` (pools, health checks, the proxy) ·
 //! `vips` (virtual addresses that this host announces, VRRP) · `identity` (which programs
-//! may talk to whom) · `uplinks` (interfaces) · `store` · `fail2ban` (another program's
-//! jails) · `actions` and `ignore_command` (their commands). `real_side` is what
-//! `weir real-side` does on a real, without a daemon, `options` what `weir options inject`
+//! may talk to whom) · `interfaces` (those that are protected) · `store` · `fail2ban`
+//! (another program's jails) · `actions` and `ignore_command` (their commands). `real_side` is
+//! what `weir real-side` does on a real, without a daemon, `options` what `weir options inject`
 //! does. What joins them: `config` (what was typed → checked) · `service` (what happens on
 //! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages in
 //! data-path order). `host` is what all of them ask of this host.
@@ -30,6 +30,7 @@ pub mod host;
 pub mod identity;
 pub mod ignore_command;
 pub mod instance;
+pub mod interfaces;
 pub mod jails;
 mod judge;
 mod log_alerts;
@@ -47,7 +48,6 @@ pub mod store;
 pub mod threads;
 pub mod token;
 mod trial;
-pub mod uplinks;
 pub mod vips;
 pub mod watch;
 

@@ -49,13 +49,13 @@ use crate::{
     fail2ban_actions::Fail2banActions,
     identity::{Apps, PinPlace},
     ignore_command::{IgnoreChecks, Waited},
+    interfaces::ProtectedInterfaces,
     log_status::LogStatus,
     metrics::Metrics,
     refused::RefusedBans,
     store::{Store, clock::Now},
     threads::Pulses,
     token::Tokens,
-    uplinks::Uplinks,
     vips::Vips,
     watch::stats::WatchStats,
 };
@@ -131,7 +131,7 @@ pub struct Service {
     /// What the workers say of their logs.
     pub log_status: Arc<LogStatus>,
     /// The interfaces that are protected.
-    pub uplinks: Uplinks,
+    pub interfaces: ProtectedInterfaces,
     /// Counts of the watches.
     pub watches: Arc<WatchStats>,
     /// The threads that must go on.
@@ -162,7 +162,7 @@ impl Service {
         config: Config,
         backend: Arc<dyn Backend>,
         store: Store,
-        uplinks: Uplinks,
+        interfaces: ProtectedInterfaces,
         alerts: Arc<Alerts>,
         restored: String,
     ) -> Self {
@@ -319,7 +319,7 @@ impl Service {
             ledger,
             own,
             log_status,
-            uplinks,
+            interfaces,
             watches,
             pulses,
             ignore_checks,

@@ -97,21 +97,21 @@ pub struct ClassCounter {
 /// Entries and caps of the backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Entries in force, without those of `wide`.
+    /// Entries in force, without those of `prefix_bans`.
     pub bans: usize,
     /// The configured cap.
     pub max_bans: usize,
     /// Entries in force for prefixes other than single addresses, IPv6 /64 and
     /// the configured IPv4 length.
-    pub wide: usize,
-    /// The cap on entries of `wide`.
-    pub max_wide: usize,
-    /// Entries of `wide` that are not manual.
-    pub wide_shared: usize,
+    pub prefix_bans: usize,
+    /// The cap on entries of `prefix_bans`.
+    pub max_prefix_bans: usize,
+    /// Entries of `prefix_bans` that are not manual.
+    pub shared_prefix_bans: usize,
     /// The cap on entries that are not manual: the rest is kept for manual ones.
-    pub max_wide_shared: usize,
+    pub max_shared_prefix_bans: usize,
     /// Bans that deny no packet, and are in no table of the kernel's: at most `max_bans`,
-    /// and beside them `max_wide` of prefixes as in `wide`.
+    /// and beside them `max_prefix_bans` of prefixes as in `prefix_bans`.
     pub notified: usize,
     /// Entries evicted at the cap since the start.
     pub evicted: u64,
@@ -226,7 +226,7 @@ impl Balance {
 
 /// Carries out decisions. All methods may be called from several threads at
 /// once; `insert` never blocks on the others, but for prefixes counted as
-/// [`Usage::wide`].
+/// [`Usage::prefix_bans`].
 pub trait Backend: Send + Sync {
     /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
     fn name(&self) -> &'static str;

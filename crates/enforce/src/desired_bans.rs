@@ -37,7 +37,7 @@ pub(crate) struct DesiredBans {
     max_bans: usize,
     ipv4_length: Option<u8>,
     bans: HashMap<BanTarget, Vec<ActiveBan>>,
-    /// Ends of the bans in the ban table, and of the wide ones: each with its cap.
+    /// Ends of the bans in the ban table, and of those of prefixes: each with its cap.
     ends: [HashMap<BanSource, Ends>; 2],
     counts: [usize; 2],
     /// Subjects by family and length.
@@ -80,7 +80,7 @@ impl DesiredBans {
         self.max_bans = max_bans;
     }
 
-    /// 0 of [`Self::ends`] for those of the table, 1 for the wide ones.
+    /// 0 of [`Self::ends`] for those of the table, 1 for those of prefixes.
     fn table(&self, subject: BanTarget) -> usize {
         let prefix = subject.prefix();
         let fits = match prefix.addr() {
@@ -336,10 +336,10 @@ impl DesiredBans {
         Usage {
             bans: self.counts[0],
             max_bans: self.max_bans,
-            wide: self.counts[1],
-            max_wide: MAX_PREFIX_BANS,
-            wide_shared: self.shared_prefix_bans(),
-            max_wide_shared: MAX_SHARED_PREFIX_BANS,
+            prefix_bans: self.counts[1],
+            max_prefix_bans: MAX_PREFIX_BANS,
+            shared_prefix_bans: self.shared_prefix_bans(),
+            max_shared_prefix_bans: MAX_SHARED_PREFIX_BANS,
             evicted: self.evicted,
             ..Usage::default()
         }

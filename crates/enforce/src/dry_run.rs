@@ -171,7 +171,7 @@ mod tests {
             .map(|n| entry(format!("10.0.{n}.0/24"), jail()))
             .collect();
         backend.insert(&narrow).expect("room");
-        let wide: Vec<_> = (0..MAX_PREFIX_BANS)
+        let prefix_bans: Vec<_> = (0..MAX_PREFIX_BANS)
             .map(|n| {
                 let producer = match n < MAX_SHARED_PREFIX_BANS {
                     true => jail(),
@@ -180,10 +180,13 @@ mod tests {
                 entry(format!("11.{}.{}.0/25", n >> 8, n & 255), producer)
             })
             .collect();
-        assert_eq!(backend.insert(&wide).expect("room").new, MAX_PREFIX_BANS);
+        assert_eq!(
+            backend.insert(&prefix_bans).expect("room").new,
+            MAX_PREFIX_BANS
+        );
         let usage = backend.usage();
-        assert_eq!((usage.bans, usage.wide), (16, MAX_PREFIX_BANS));
-        assert_eq!(usage.wide_shared, MAX_SHARED_PREFIX_BANS);
+        assert_eq!((usage.bans, usage.prefix_bans), (16, MAX_PREFIX_BANS));
+        assert_eq!(usage.shared_prefix_bans, MAX_SHARED_PREFIX_BANS);
         for (subject, evicts) in [("12.0.0.0/23", "/25"), ("12.0.0.0/24", "/24")] {
             let done = backend
                 .insert(&[entry(subject.into(), jail())])

@@ -458,7 +458,7 @@ fn root_prefixes_of_any_length_are_banned_found_and_lifted() {
         }
     }
     let usage = backend.usage();
-    assert_eq!((usage.bans, usage.wide), (4, 4), "{usage:?}");
+    assert_eq!((usage.bans, usage.prefix_bans), (4, 4), "{usage:?}");
     let names = |entries: Vec<Entry>| {
         let mut names: Vec<_> = entries.iter().map(|e| e.subject.to_string()).collect();
         names.sort();
@@ -505,7 +505,7 @@ fn root_prefixes_change_their_action_at_the_cap() {
     let passes = backend.work().prefix_passes;
     let usage = backend.usage();
     assert_eq!(
-        (usage.wide, usage.wide_shared),
+        (usage.prefix_bans, usage.shared_prefix_bans),
         (MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS)
     );
     assert_eq!(backend.work().prefix_passes, passes, "of a usage");
@@ -529,7 +529,7 @@ fn root_prefixes_change_their_action_at_the_cap() {
     }
     let usage = backend.usage();
     assert_eq!(
-        (usage.wide, usage.wide_shared, usage.evicted),
+        (usage.prefix_bans, usage.shared_prefix_bans, usage.evicted),
         (MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS, 0)
     );
     let over = ban(first - 1, BanSource::Manual, Action::Reject);

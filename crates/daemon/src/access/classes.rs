@@ -106,7 +106,7 @@ pub struct ClassStatus {
     /// Ranges of addresses that somebody says something about, IPv4 and IPv6.
     pub ranges: [usize; 2],
     /// Different things said about them.
-    pub classes: usize,
+    pub count: usize,
     /// What the last rebuild and swap took, milliseconds.
     pub rebuilt_in_ms: u64,
 }
@@ -275,7 +275,7 @@ impl ClassSync {
             rules: inputs.fences.iter().map(describe).collect(),
             databases: self.geography.databases(),
             ranges: [state.classes.v4.len(), state.classes.v6.len()],
-            classes: state.classes.classes.len(),
+            count: state.classes.classes.len(),
             rebuilt_in_ms: state.took.as_millis() as u64,
         })
     }

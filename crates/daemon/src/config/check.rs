@@ -15,7 +15,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy, fail2ban,
     host::HostFacts,
-    identity, jails, store, uplinks, vips, watch,
+    identity, interfaces, jails, store, vips, watch,
 };
 
 pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
@@ -31,10 +31,10 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         pool_line,
     ] = ["decoy", "geofence", "balance", "tarpit", "pool"].map(|section| root.line_of(section));
     let addresses_line = root.line_within("tarpit", "addresses");
-    let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
+    let mut enforcement = interfaces::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
-        uplinks::hook_preference::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
+        interfaces::hook_preference::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
     let fail2ban_socket = optional_path(&mut root, "fail2ban_socket", "/run/weir/fail2ban.sock");
     let allow = exemptions::config::allow(&mut root);

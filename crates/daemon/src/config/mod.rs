@@ -31,9 +31,9 @@ use crate::{
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     fail2ban::Fail2ban,
     host::{Host, HostFacts},
+    interfaces::config::Enforcement,
     jails::JailConfig,
     store::KeepHistory,
-    uplinks::config::Enforcement,
     vips::config::{VipsConfig, VrrpConfig},
     watch::config::WatchConfig,
 };

@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::Config, host::Host, log_worker::group::running, run::handles, service::Service,
-        uplinks::Uplinks,
+        config::Config, host::Host, interfaces::ProtectedInterfaces, log_worker::group::running,
+        run::handles, service::Service,
     };
 
     /// What a thread has in hand that reads for sshd, which bans with the second.
@@ -186,7 +186,7 @@ mod tests {
             config.clone(),
             backend,
             store,
-            Uplinks::default(),
+            ProtectedInterfaces::default(),
             alerts,
             String::new(),
         );

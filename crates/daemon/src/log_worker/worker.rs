@@ -277,8 +277,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::Config, host::Host, log_worker, positions::Positions, run::handles,
-        service::Service, store::Store, uplinks::Uplinks,
+        config::Config, host::Host, interfaces::ProtectedInterfaces, log_worker,
+        positions::Positions, run::handles, service::Service, store::Store,
     };
 
     /// What reads a jail's only log, and what it has of the daemon.
@@ -312,7 +312,7 @@ mod tests {
                 config.clone(),
                 backend,
                 store,
-                Uplinks::default(),
+                ProtectedInterfaces::default(),
                 alerts,
                 String::new(),
             ));

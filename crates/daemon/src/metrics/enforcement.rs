@@ -53,8 +53,8 @@ pub struct TableMetrics {
     pub bans: Gauges<0>,
     pub by_producer: Gauges<1>,
     pub max_bans: Gauges<0>,
-    pub wide: Gauges<0>,
-    pub max_wide: Gauges<0>,
+    pub prefix_bans: Gauges<0>,
+    pub max_prefix_bans: Gauges<0>,
     pub notified: Gauges<0>,
     pub evicted: Totals<0>,
     pub overflow: Gauges<0>,
@@ -85,12 +85,12 @@ impl TableMetrics {
                 "How many bans may be in force: max_bans of the configuration.",
                 &[],
             ),
-            wide: registry.gauges(
+            prefix_bans: registry.gauges(
                 "weir_wide_bans_in_force",
                 "Bans in force of prefixes other than addresses, IPv6 /64 and the configured IPv4 length.",
                 &[],
             ),
-            max_wide: registry.gauges(
+            max_prefix_bans: registry.gauges(
                 "weir_wide_bans_max",
                 "How many bans of such prefixes may be in force.",
                 &[],

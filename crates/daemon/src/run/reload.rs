@@ -11,11 +11,10 @@ use super::{handles, start_error::StartError};
 use crate::{
     api::{JailChange, Reload},
     config::Config,
-    instance,
+    instance, interfaces,
     jails::JailConfig,
     log_worker::Workers,
     service::{Refusal, Service, is_a_jail},
-    uplinks,
     watch::Watches,
 };
 
@@ -55,7 +54,7 @@ pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartE
 /// Held while a configuration is exchanged: what follows the host each second
 /// waits, and finds the next one.
 struct Alone<'a> {
-    uplinks: MutexGuard<'a, uplinks::State>,
+    interfaces: MutexGuard<'a, interfaces::State>,
     decoy: MutexGuard<'a, ()>,
     classes: MutexGuard<'a, ()>,
 }
@@ -63,7 +62,7 @@ struct Alone<'a> {
 impl<'a> Alone<'a> {
     fn of(service: &'a Service) -> Self {
         Self {
-            uplinks: service.uplinks.change(),
+            interfaces: service.interfaces.change(),
             decoy: service.decoy.change(),
             classes: service.classes.change(),
         }
@@ -83,12 +82,12 @@ fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<
     if config.geofence.is_none() {
         service.classes.apply(&alone.classes, config.fences())?;
     }
-    let settings = alone.uplinks.settings(&config.enforcement);
-    if alone.uplinks.in_force() != Some(&settings) {
+    let settings = alone.interfaces.settings(&config.enforcement);
+    if alone.interfaces.in_force() != Some(&settings) {
         // Half of it may be, if it is refused.
-        alone.uplinks.put_in_force(None);
+        alone.interfaces.put_in_force(None);
         service.backend.reconfigure(&settings)?;
-        alone.uplinks.put_in_force(Some(settings));
+        alone.interfaces.put_in_force(Some(settings));
     }
     put_rules_alone(service, config, alone)
 }

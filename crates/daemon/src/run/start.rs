@@ -13,9 +13,9 @@ use super::{reload, start_error::StartError};
 use crate::{
     config::Config,
     expiry::{ExpiredBan, Expiries},
+    interfaces::{ProtectedInterfaces, config::Enforcement},
     service::Service,
     store::{Change, PORTION, Store, clock::Now, restore},
-    uplinks::{Uplinks, config::Enforcement},
 };
 
 /// Where the backend of a configuration keeps what it has.
@@ -78,14 +78,14 @@ pub(super) fn announce(service: &Service) {
 pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let alerts = Arc::new(Alerts::default());
     let begin = Instant::now();
-    let uplinks = Uplinks::default();
+    let interfaces = ProtectedInterfaces::default();
     let mut place = place(&config.enforcement);
     let ((store, loaded), backend) = Store::open_beside(
         &config.state_dir,
         config.keep_history,
         alerts.clone(),
         |room| {
-            uplinks.begin(&mut place, &config.enforcement);
+            interfaces.begin(&mut place, &config.enforcement);
             place.room = room;
             backend_swap::open(&place)
         },
@@ -131,7 +131,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
         Vec::new()
     };
 
-    let service = Service::new(config, backend, store, uplinks, alerts, restored);
+    let service = Service::new(config, backend, store, interfaces, alerts, restored);
     service.bans.know_ends(expiries);
     service.allow_list.refresh_exemptions()?;
     service.configure_decoy();

@@ -16,7 +16,7 @@ pub(super) fn maintain(service: &Service) {
         service.bans.evicted(&service.backend.take_evicted());
         let enforcement = || service.config.get().enforcement.clone();
         let (backend, alerts) = (&*service.backend, &*service.alerts);
-        service.uplinks.follow(enforcement, backend, alerts);
+        service.interfaces.follow(enforcement, backend, alerts);
         service.geography.look();
         alert_on(
             service,

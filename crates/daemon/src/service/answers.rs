@@ -425,7 +425,7 @@ pub struct Status {
     /// Packets by exit.
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.
-    pub border: Option<ClassStatus>,
+    pub classes: Option<ClassStatus>,
     /// Packets that lists and geofence dropped, by list and country.
     pub dropped: Vec<ClassCounter>,
     /// The state of each jail.

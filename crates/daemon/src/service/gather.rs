@@ -98,8 +98,8 @@ fn table(metrics: &Metrics, samples: &mut Samples, status: &Status) {
         samples.gauge(table.by_producer, [&producer.to_string()], *bans);
     }
     samples.gauge(table.max_bans, [], usage.max_bans);
-    samples.gauge(table.wide, [], usage.wide);
-    samples.gauge(table.max_wide, [], usage.max_wide);
+    samples.gauge(table.prefix_bans, [], usage.prefix_bans);
+    samples.gauge(table.max_prefix_bans, [], usage.max_prefix_bans);
     samples.gauge(table.notified, [], usage.notified);
     samples.total(table.evicted, [], usage.evicted);
     samples.gauge(table.overflow, [], usage.overflow);
@@ -110,17 +110,17 @@ fn table(metrics: &Metrics, samples: &mut Samples, status: &Status) {
 }
 
 fn classes(metrics: &Metrics, samples: &mut Samples, status: &Status) {
-    let Some(border) = &status.border else {
+    let Some(shown) = &status.classes else {
         return;
     };
     let classes = &metrics.classes;
-    for (family, ranges) in ["ipv4", "ipv6"].into_iter().zip(border.ranges) {
+    for (family, ranges) in ["ipv4", "ipv6"].into_iter().zip(shown.ranges) {
         samples.gauge(classes.ranges, [family], ranges);
     }
-    samples.gauge(classes.classes, [], border.classes);
-    let took = border.rebuilt_in_ms as f64 / 1000.0;
+    samples.gauge(classes.classes, [], shown.count);
+    let took = shown.rebuilt_in_ms as f64 / 1000.0;
     samples.gauge(classes.rebuild, [], took);
-    for database in &border.databases {
+    for database in &shown.databases {
         if let Some(built) = database.built {
             let built = built.as_second() as f64;
             samples.gauge(classes.database_built, [&database.name], built);

@@ -388,7 +388,7 @@ impl Questions {
         let attachments = self.backend.attachments();
         let usage = self.backend.usage();
         let by_producer = self.backend.bans_by_producer()?;
-        let bans = usage.bans + usage.wide;
+        let bans = usage.bans + usage.prefix_bans;
         let is_blind = config.denies_by_jails_only() && self.log_status.reads_no_log();
         let is_idle = match (config.denies_nothing(), bans) {
             (true, 0) if config.jails.is_empty() => {
@@ -428,7 +428,7 @@ impl Questions {
                 map_bytes: self.backend.memory(),
             },
             counters: self.backend.counters()?,
-            border: self.classes.status(),
+            classes: self.classes.status(),
             dropped: match self.backend.classes() {
                 Some(filter) => filter.class_counts()?,
                 None => Vec::new(),

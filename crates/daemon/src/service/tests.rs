@@ -88,12 +88,12 @@ impl Daemon {
         let steps = Arc::new(Steps::default());
         let at = steps.clone();
         let backend = Arc::new(DryRun::new(max_bans, None).at_each_step(move |step| at.at(step)));
-        let uplinks = Uplinks::default();
+        let interfaces = ProtectedInterfaces::default();
         let service = Service::new(
             config,
             backend.clone(),
             store,
-            uplinks,
+            interfaces,
             alerts,
             String::new(),
         );
@@ -404,7 +404,7 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
     let daemon = Daemon::with_room_for(40);
     let usage = daemon.backend.usage();
     let by_hand = 3000;
-    assert!(usage.max_wide - by_hand < usage.max_wide_shared);
+    assert!(usage.max_prefix_bans - by_hand < usage.max_shared_prefix_bans);
     let entry = |n: usize, producer: &BanSource| Entry {
         subject: format!("10.{}.{}.0/24", n / 256, n % 256).parse().unwrap(),
         policy: Arc::new(Policy {
@@ -415,7 +415,7 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
         expiry: Expiry::Never,
     };
     let sshd = BanSource::Jail("sshd".into());
-    let wides: Vec<_> = (0..usage.max_wide)
+    let prefixes: Vec<_> = (0..usage.max_prefix_bans)
         .map(|n| {
             entry(
                 n,
@@ -427,7 +427,7 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
             )
         })
         .collect();
-    let (last, others) = wides.split_last().unwrap();
+    let (last, others) = prefixes.split_last().unwrap();
     daemon.backend.insert(others).unwrap();
     daemon.service.bans.follow_usage();
     assert_eq!(daemon.service.alerts.list(), []);
@@ -438,7 +438,7 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
         panic!("{alerts:?}");
     };
     assert_eq!(alert.about, "table-full:prefixes");
-    let all = format!("there are {} bans of prefixes", usage.max_wide);
+    let all = format!("there are {} bans of prefixes", usage.max_prefix_bans);
     assert!(alert.message.starts_with(&all), "{alert:?}");
     // It stands until a twentieth is free.
     daemon
@@ -472,10 +472,10 @@ fn a_full_table_is_told_until_it_has_room() {
     daemon.backend.insert(&hosts).unwrap();
     daemon.service.bans.follow_usage();
     assert_eq!(about(&daemon), ["table-full:addresses"]);
-    let most = daemon.backend.usage().max_wide;
-    let wide = |n: usize| entry(format!("10.{}.{}.0/24", n / 256, n % 256));
-    let wides: Vec<_> = (0..most).map(wide).collect();
-    daemon.backend.insert(&wides).unwrap();
+    let most = daemon.backend.usage().max_prefix_bans;
+    let prefix = |n: usize| entry(format!("10.{}.{}.0/24", n / 256, n % 256));
+    let prefixes: Vec<_> = (0..most).map(prefix).collect();
+    daemon.backend.insert(&prefixes).unwrap();
     // One prefix more, while the other table is full as well.
     daemon
         .service

@@ -432,8 +432,8 @@ mod tests {
         let alerts = Arc::new(Alerts::default());
         let (store, _) = Store::open(dir.path(), config.keep_history, alerts.clone());
         let backend = Arc::new(DryRun::new(1000, None));
-        let uplinks = crate::uplinks::Uplinks::default();
-        let service = Service::new(config, backend, store, uplinks, alerts, String::new());
+        let interfaces = crate::interfaces::ProtectedInterfaces::default();
+        let service = Service::new(config, backend, store, interfaces, alerts, String::new());
         let ledger = Ledger::new(vec![watch.jail()]);
         service.ledger.set(Arc::new(ledger));
         let watcher = Watcher {

@@ -93,7 +93,7 @@ impl NotifiedBans {
     pub(super) fn counted_in(&self, usage: Usage) -> Usage {
         let own = self.bans().usage();
         Usage {
-            notified: own.bans + own.wide,
+            notified: own.bans + own.prefix_bans,
             evicted: usage.evicted + own.evicted,
             ..usage
         }
@@ -160,7 +160,7 @@ mod tests {
                 beside.count_in(&mut by_producer);
                 assert_eq!(by_producer.values().collect::<Vec<_>>(), [&1, &1]);
                 let usage = beside.counted_in(kernel.usage());
-                assert_eq!((usage.bans + usage.wide, usage.notified), (1, 1));
+                assert_eq!((usage.bans + usage.prefix_bans, usage.notified), (1, 1));
 
                 insert(Action::Reject);
                 assert_eq!(actions(beside.entries()), []);

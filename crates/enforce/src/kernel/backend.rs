@@ -122,8 +122,8 @@ impl Backend for Kernel {
         let tables = self.tables();
         let table = &tables.current.table;
         table.for_each(now, |slot| entries.extend(self.entry(slot)));
-        let wide = tables.wide();
-        let live = wide.iter().filter(|ban| ban.expiry > now);
+        let prefix_bans = tables.prefix_bans();
+        let live = prefix_bans.iter().filter(|ban| ban.expiry > now);
         entries.extend(live.filter_map(|ban| self.prefix_ban_entry(ban)));
         Ok(entries)
     }
@@ -134,8 +134,8 @@ impl Backend for Kernel {
         let tables = self.tables();
         let table = &tables.current.table;
         table.for_each(now, |slot| *numbers.entry(slot.policy).or_default() += 1);
-        let wide = tables.wide();
-        for ban in wide.iter().filter(|ban| ban.expiry > now) {
+        let prefix_bans = tables.prefix_bans();
+        for ban in prefix_bans.iter().filter(|ban| ban.expiry > now) {
             *numbers.entry(ban.policy).or_default() += 1;
         }
         let mut bans = BTreeMap::new();
@@ -167,8 +167,8 @@ impl Backend for Kernel {
             .filter(|slot| slot.expiry > now)
             .filter_map(|slot| self.entry(slot))
             .collect();
-        let wide = tables.wide().covering(host);
-        let live = wide.into_iter().filter(|ban| ban.expiry > now);
+        let prefix_bans = tables.prefix_bans().covering(host);
+        let live = prefix_bans.into_iter().filter(|ban| ban.expiry > now);
         entries.extend(live.filter_map(|ban| self.prefix_ban_entry(ban)));
         Ok(entries)
     }
@@ -225,17 +225,17 @@ impl Backend for Kernel {
 
     fn usage(&self) -> Usage {
         let tables = self.tables();
-        let (wide, wide_shared) = {
-            let wide = tables.wide();
-            (wide.len(), self.shared_prefix_bans(&wide))
+        let (prefix_bans, shared_prefix_bans) = {
+            let prefix_bans = tables.prefix_bans();
+            (prefix_bans.len(), self.shared_prefix_bans(&prefix_bans))
         };
         Usage {
             bans: tables.current.table.filled().sum(),
             max_bans: self.settings().max_bans,
-            wide,
-            max_wide: MAX_PREFIX_BANS,
-            wide_shared,
-            max_wide_shared: MAX_SHARED_PREFIX_BANS,
+            prefix_bans,
+            max_prefix_bans: MAX_PREFIX_BANS,
+            shared_prefix_bans,
+            max_shared_prefix_bans: MAX_SHARED_PREFIX_BANS,
             notified: 0,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,

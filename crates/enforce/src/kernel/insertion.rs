@@ -35,7 +35,7 @@ enum Stop {
     Done,
     /// The next entry would be one too many.
     AtCap(usize),
-    /// The next entry would be a wide ban too many.
+    /// The next entry would be a prefix ban too many.
     AtPrefixBanCap,
     /// The next entry's places in this generation are taken.
     NoRoom(u64),

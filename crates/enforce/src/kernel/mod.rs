@@ -11,7 +11,7 @@
 //! current one. What holds a lock is a type, and the order is that of the types:
 //! [`Maintenance`], then the attach points, then the tables; the first two are refused
 //! to whoever reads the tables ([`Reading`]), the tables are had alone only for a
-//! [`Maintenance`], and the lock of the wide bans lies in the [`Tables`].
+//! [`Maintenance`], and the lock of the prefix bans lies in the [`Tables`].
 //! All other locks are let go of in the function that takes them, which takes
 //! none beside.
 

@@ -175,13 +175,13 @@ impl Kernel {
                 used.extend(generation.classes.policies());
             }
             {
-                let wide = tables.wide();
-                if !wide.is_written() {
+                let prefix_bans = tables.prefix_bans();
+                if !prefix_bans.is_written() {
                     // The kernel has words of bans that are lifted.
                     self.numbers_left.store(true, Ordering::Relaxed);
                     return 0;
                 }
-                used.extend(wide.iter().map(|ban| ban.policy & POLICY_NUMBER));
+                used.extend(prefix_bans.iter().map(|ban| ban.policy & POLICY_NUMBER));
             }
             let mut known = self.policies.write();
             let mut freed = Vec::new();

@@ -25,19 +25,21 @@ impl Kernel {
     }
 
     /// The number of prefix bans that are not manual.
-    pub(super) fn shared_prefix_bans(&self, wide: &PrefixBans) -> usize {
+    pub(super) fn shared_prefix_bans(&self, prefix_bans: &PrefixBans) -> usize {
         let is_shared = |policy| {
             let policy = self.policies.policy(policy);
             policy.is_none_or(|policy| policy.producer != BanSource::Manual)
         };
-        let shared = wide.counts().filter(|(policy, _)| is_shared(*policy));
+        let shared = prefix_bans
+            .counts()
+            .filter(|(policy, _)| is_shared(*policy));
         shared.map(|(_, count)| count).sum()
     }
 
     /// Are there as many as there may be of those that are not manual?
-    fn is_share_full(&self, wide: &PrefixBans) -> bool {
-        wide.len() >= MAX_SHARED_PREFIX_BANS
-            && self.shared_prefix_bans(wide) >= MAX_SHARED_PREFIX_BANS
+    fn is_share_full(&self, prefix_bans: &PrefixBans) -> bool {
+        prefix_bans.len() >= MAX_SHARED_PREFIX_BANS
+            && self.shared_prefix_bans(prefix_bans) >= MAX_SHARED_PREFIX_BANS
     }
 
     /// Puts an entry into force, of this producer, if need be in the place of the one
@@ -49,23 +51,23 @@ impl Kernel {
         opposite: Option<u16>,
         tables: &Tables,
     ) -> Result<PrefixBanPlaced, Error> {
-        tables.change_prefix_bans(|wide| {
+        tables.change_prefix_bans(|prefix_bans| {
             if let Some(opposite) = opposite
-                && wide.exchange(ban, opposite)?
+                && prefix_bans.exchange(ban, opposite)?
             {
                 self.note_left(1);
                 return Ok(PrefixBanPlaced::Replaced);
             }
             if *producer != BanSource::Manual
-                && !wide.has(ban.prefix, ban.policy)
-                && self.is_share_full(wide)
+                && !prefix_bans.has(ban.prefix, ban.policy)
+                && self.is_share_full(prefix_bans)
             {
                 return Ok(PrefixBanPlaced::Full);
             }
-            let mut placed = wide.insert(ban)?;
-            if placed == PrefixBanPlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
+            let mut placed = prefix_bans.insert(ban)?;
+            if placed == PrefixBanPlaced::TooDeep && prefix_bans.expire(self.clock.now())? > 0 {
                 self.note_left(1);
-                placed = wide.insert(ban)?;
+                placed = prefix_bans.insert(ban)?;
             }
             Ok(placed)
         })
@@ -82,8 +84,8 @@ impl Kernel {
             BanSource::Manual => Error::PrefixBansFull(MAX_PREFIX_BANS),
             _ => Error::PrefixBanShareFull(MAX_SHARED_PREFIX_BANS),
         };
-        self.tables().change_prefix_bans(|wide| {
-            if wide.expire(self.clock.now())? > 0 {
+        self.tables().change_prefix_bans(|prefix_bans| {
+            if prefix_bans.expire(self.clock.now())? > 0 {
                 self.note_left(1);
                 return Ok(());
             }
@@ -91,14 +93,14 @@ impl Kernel {
                 return Err(full);
             }
             let numbers = self.policies.numbers(|p| p.producer == *producer);
-            let victim = wide
+            let victim = prefix_bans
                 .iter()
                 .filter(|ban| numbers.contains(&ban.policy))
                 .min_by_key(|ban| ban.expiry);
             let Some(victim) = victim else {
                 return Err(full);
             };
-            let removed = wide.remove(victim.prefix, |policy| policy == victim.policy);
+            let removed = prefix_bans.remove(victim.prefix, |policy| policy == victim.policy);
             self.note_left(1);
             self.evicted.fetch_add(1, Ordering::Relaxed);
             done.evicted.extend(self.prefix_ban_entry(victim));
@@ -113,7 +115,7 @@ impl Kernel {
     ) -> Result<Vec<PrefixBan>, Error> {
         let lifted = self
             .tables()
-            .change_prefix_bans(|wide| wide.remove(prefix, which))?;
+            .change_prefix_bans(|prefix_bans| prefix_bans.remove(prefix, which))?;
         self.note_left(lifted.len());
         Ok(lifted)
     }
@@ -121,7 +123,9 @@ impl Kernel {
     /// Takes out what is over, and tells the kernel again what it refused.
     pub(super) fn tidy_prefix_bans(&self) -> Result<(), Error> {
         let now = self.clock.now();
-        let gone = self.tables().change_prefix_bans(|wide| wide.expire(now))?;
+        let gone = self
+            .tables()
+            .change_prefix_bans(|prefix_bans| prefix_bans.expire(now))?;
         self.note_left(gone);
         Ok(())
     }
@@ -175,7 +179,7 @@ impl Kernel {
     pub(super) fn narrow_own_length(&self) -> Result<(), Error> {
         let bans: Vec<_> = self
             .tables()
-            .wide()
+            .prefix_bans()
             .iter()
             .filter(|ban| BanTarget::new(ban.prefix).is_ok_and(|s| self.key(s).is_some()))
             .collect();

@@ -20,7 +20,7 @@ pub(super) struct Tables {
     /// Being filled, or met by packets of some interfaces; every write goes to both.
     pub(super) next: Option<Next>,
     /// Bans that both have in common.
-    wide: Mutex<PrefixBans>,
+    prefix_bans: Mutex<PrefixBans>,
 }
 
 /// A generation that is to become the current one.
@@ -43,10 +43,10 @@ impl Next {
 
 impl Tables {
     /// # Errors
-    /// The wide bans of an earlier daemon cannot be read.
+    /// The prefix bans of an earlier daemon cannot be read.
     pub(super) fn of(current: Generation) -> Result<Self, Error> {
         Ok(Self {
-            wide: Mutex::new(PrefixBans::of(&current.wide)?),
+            prefix_bans: Mutex::new(PrefixBans::of(&current.prefix_bans)?),
             current: Arc::new(current),
             next: None,
         })
@@ -73,16 +73,18 @@ impl Tables {
         !next.is_met
     }
 
-    pub(super) fn wide(&self) -> MutexGuard<'_, PrefixBans> {
-        self.wide.lock().expect("no holder of this lock panics")
+    pub(super) fn prefix_bans(&self) -> MutexGuard<'_, PrefixBans> {
+        self.prefix_bans
+            .lock()
+            .expect("no holder of this lock panics")
     }
 
     /// Changes them, and says to the packet path which families have some.
     pub(super) fn change_prefix_bans<T>(&self, change: impl FnOnce(&mut PrefixBans) -> T) -> T {
-        let mut wide = self.wide();
-        let outcome = change(&mut wide);
+        let mut prefix_bans = self.prefix_bans();
+        let outcome = change(&mut prefix_bans);
         for generation in self.generations() {
-            generation.table.set_prefix_bans(wide.families());
+            generation.table.set_prefix_bans(prefix_bans.families());
         }
         outcome
     }

@@ -30,7 +30,7 @@ impl Kernel {
             generation.set_suspended(suspended)?;
         }
         self.next_expiry.forget();
-        tables.wide().shift_expiries(-jiffies)?;
+        tables.prefix_bans().shift_expiries(-jiffies)?;
         Ok(())
     }
 

@@ -28,7 +28,7 @@ impl Kernel {
             expiry_passes: read(&self.work.expiry_passes),
             growths: read(&self.work.growths),
             policy_scans: read(&self.work.policy_scans),
-            prefix_passes: self.tables().wide().passes(),
+            prefix_passes: self.tables().prefix_bans().passes(),
         }
     }
 

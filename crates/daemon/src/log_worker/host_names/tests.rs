@@ -7,8 +7,8 @@ use weir_enforce::DryRun;
 
 use super::*;
 use crate::{
-    config::Config, host::Host, log_worker::group::running, run::handles, service::Service,
-    store::Store, uplinks::Uplinks,
+    config::Config, host::Host, interfaces::ProtectedInterfaces, log_worker::group::running,
+    run::handles, service::Service, store::Store,
 };
 
 struct Scene {
@@ -46,12 +46,12 @@ impl Scene {
         let (store, _) = Store::open(dir.path(), config.keep_history, alerts.clone());
         let backend = Arc::new(DryRun::new(1000, None));
         let ledger = Arc::new(Ledger::new(super::super::jails(&config)));
-        let uplinks = Uplinks::default();
+        let interfaces = ProtectedInterfaces::default();
         let service = Service::new(
             config.clone(),
             backend,
             store,
-            uplinks,
+            interfaces,
             alerts,
             String::new(),
         );

@@ -21,9 +21,9 @@ use config::Enforcement;
 /// What alerts about routes, and about interfaces that cannot be had, are about.
 const ABOUT: &str = "interfaces";
 
-/// The one owner of what is typed and what the routes say.
+/// The interfaces that packets are judged on: what is typed, and what the routes say.
 #[derive(Default)]
-pub struct Uplinks(Mutex<State>);
+pub struct ProtectedInterfaces(Mutex<State>);
 
 /// Held while settings change, from the look at the configuration until the
 /// next one is in force.
@@ -74,7 +74,7 @@ impl State {
     }
 }
 
-impl Uplinks {
+impl ProtectedInterfaces {
     /// The lock for a change of settings; held until it is over.
     pub fn change(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no holder of this lock panics")
