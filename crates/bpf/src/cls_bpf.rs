@@ -9,15 +9,16 @@
 use std::{
     collections::BTreeSet,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsRawFd, BorrowedFd},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
+use rustix::io::Errno;
+use weir_netlink::{
+    Attributes, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Protocol, Request, ask,
+    errno, word,
 };
 
 use crate::{
@@ -304,15 +305,10 @@ fn clsact(ifindex: u32) -> sys::bpf_tc_hook {
 /// True when it was not there. Not by libbpf, which complains on standard error
 /// when it was.
 fn make_qdisc(ifindex: u32) -> io::Result<bool> {
-    let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
-    let mut request = request(RTM_NEWQDISC, flags, ifindex, CLSACT_HANDLE, TC_H_CLSACT);
-    // TCA_KIND, with the text's NUL and padding.
-    request.extend(11u16.to_ne_bytes());
-    request.extend(TCA_KIND.to_ne_bytes());
-    request.extend(b"clsact\0\0");
-    let size = request.len() as u32;
-    request[..4].copy_from_slice(&size.to_ne_bytes());
-    match ask(&request, |_, _| None::<()>) {
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    let request = request(RTM_NEWQDISC, flags, ifindex, CLSACT_HANDLE, TC_H_CLSACT);
+    let request = request.attribute(TCA_KIND, b"clsact\0").finish();
+    match ask(Protocol::Route, &request, |_| None::<()>) {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(e),
@@ -329,149 +325,64 @@ fn remove_unused_qdisc(ifindex: u32) {
     }
 }
 
-/// linux/rtnetlink.h, linux/netlink.h, linux/pkt_sched.h
+/// linux/rtnetlink.h, linux/pkt_sched.h
 const RTM_NEWQDISC: u16 = 36;
 const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_DUMP: u16 = 0x300;
-const NLM_F_EXCL: u16 = 0x200;
-const NLM_F_CREATE: u16 = 0x400;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 const TCA_KIND: u16 = 1;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
-/// `struct nlmsghdr` and `struct tcmsg`.
-const NLMSG_HEAD: usize = 16;
+/// Bytes of `struct tcmsg`.
 const TCMSG: usize = 20;
 
 /// The filters of all programs there: (priority, handle). Of a kind whose
 /// chain is empty the handle is 0.
 fn filters(ifindex: u32, way: Way) -> io::Result<Vec<(u32, u32)>> {
-    let flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let request = request(RTM_GETTFILTER, flags, ifindex, 0, way.parent());
-    ask(&request, |kind, message| {
-        let (handle, info) = (word(message, 8)?, word(message, 16)?);
-        (kind == RTM_NEWTFILTER).then_some((info >> 16, handle))
+    let request = request(RTM_GETTFILTER, NLM_F_DUMP, ifindex, 0, way.parent());
+    ask(Protocol::Route, &request.finish(), |message| {
+        let (handle, info) = (word(message.body, 8)?, word(message.body, 16)?);
+        (message.kind == RTM_NEWTFILTER).then_some((info >> 16, handle))
     })
 }
 
 /// The numbers of the devices with a qdisc of the kind `ingress` or `clsact`.
 pub fn with_ingress_qdisc() -> io::Result<BTreeSet<u32>> {
-    let request = request(RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, 0, 0, 0);
-    none_without_tc(ask(&request, read_ingress_qdisc))
+    let request = request(RTM_GETQDISC, NLM_F_DUMP, 0, 0, 0).finish();
+    none_without_tc(ask(Protocol::Route, &request, read_ingress_qdisc))
 }
 
 /// A kernel without traffic control has no qdisc, either.
 fn none_without_tc(found: io::Result<Vec<u32>>) -> io::Result<BTreeSet<u32>> {
     match found {
-        Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(BTreeSet::new()),
+        Err(e) if errno(&e) == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(BTreeSet::new()),
         found => Ok(found?.into_iter().collect()),
     }
 }
 
-fn read_ingress_qdisc(kind: u16, message: &[u8]) -> Option<u32> {
-    let (tcmsg, mut attributes) = message.split_at_checked(TCMSG)?;
-    if kind != RTM_NEWQDISC {
-        return None;
-    }
-    while let Some(head) = word(attributes, 0) {
-        // Length, and type.
-        let [length, name] = [head as u16, (head >> 16) as u16].map(usize::from);
-        let value = attributes.get(4..length)?;
-        if name == usize::from(TCA_KIND) {
-            let is_ingress = matches!(value, b"ingress\0" | b"clsact\0");
-            return word(tcmsg, 4).filter(|_| is_ingress);
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
-    }
-    None
+fn read_ingress_qdisc(message: Message<'_>) -> Option<u32> {
+    let device = word(message.body, 4)?;
+    let kind = Attributes::behind(message.body, TCMSG).get(TCA_KIND)?;
+    let is_ingress = matches!(kind, b"ingress\0" | b"clsact\0");
+    (message.kind == RTM_NEWQDISC && is_ingress).then_some(device)
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    let word = bytes.get(at..at + 4)?;
-    Some(u32::from_ne_bytes(word.try_into().expect("4 bytes")))
-}
-
-fn request(kind: u16, flags: u16, ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
-    let mut request = Vec::with_capacity(64);
-    request.extend(((NLMSG_HEAD + TCMSG) as u32).to_ne_bytes());
-    request.extend(kind.to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    request.extend([0; 8]); // sequence, port
-    request.extend([0; 4]); // family, padding
-    request.extend(ifindex.to_ne_bytes());
-    request.extend(handle.to_ne_bytes());
-    request.extend(parent.to_ne_bytes());
-    request.extend(0u32.to_ne_bytes()); // priority and protocol
-    request
-}
-
-/// Sends a request, and reads its answer to the end: what `read` makes of the
-/// type of each message, and of what is behind its head.
-fn ask<T>(request: &[u8], read: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None, // NETLINK_ROUTE is 0, the default
-    )?;
-    send(&socket, request, SendFlags::empty())?;
-    let mut found = Vec::new();
-    let mut buffer = vec![0u8; 64 * 1024];
-    loop {
-        let len = match recv(socket.as_fd(), &mut *buffer, RecvFlags::empty()) {
-            Err(Errno::INTR) => continue,
-            received => received?.0,
-        };
-        if !read_answer(&buffer[..len], &read, &mut found)? {
-            return Ok(found);
-        }
-    }
-}
-
-/// Reads one datagram of an answer; false: no more follow.
-fn read_answer<T>(
-    answer: &[u8],
-    read: impl Fn(u16, &[u8]) -> Option<T>,
-    found: &mut Vec<T>,
-) -> io::Result<bool> {
-    let mut rest = answer;
-    while let Some(size) = word(rest, 0) {
-        let size = size as usize;
-        if size < NLMSG_HEAD || size > rest.len() {
-            break;
-        }
-        let message = &rest[..size];
-        match u16::from_ne_bytes([message[4], message[5]]) {
-            NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR => {
-                let errno = word(message, NLMSG_HEAD).unwrap_or(0) as i32;
-                return check(errno).map(|()| false);
-            }
-            kind => found.extend(read(kind, &message[NLMSG_HEAD..])),
-        }
-        rest = &rest[size.next_multiple_of(4).min(rest.len())..];
-    }
-    Ok(!answer.is_empty())
+/// A request about a qdisc, or the filters of one.
+fn request(kind: u16, flags: u16, ifindex: u32, handle: u32, parent: u32) -> Request {
+    // Family and padding; priority and protocol.
+    let fixed = [0, ifindex, handle, parent, 0].map(u32::to_ne_bytes);
+    Request::new(kind, flags, fixed.as_flattened())
 }
 
 #[cfg(test)]
 mod tests {
+    use weir_netlink::Messages;
+
     use super::*;
 
     fn message(kind: u16, device: u32, name: &[u8]) -> Vec<u8> {
-        let mut bytes = request(kind, 0, device, 0, 0);
-        bytes.extend((4 + name.len() as u16).to_ne_bytes());
-        bytes.extend(TCA_KIND.to_ne_bytes());
-        bytes.extend(name);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        let length = bytes.len() as u32;
-        bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        bytes
+        let message = request(kind, 0, device, 0, 0);
+        message.attribute(TCA_KIND, name).finish()
     }
 
     #[test]
@@ -480,27 +391,21 @@ mod tests {
             message(RTM_NEWQDISC, 1, b"noqueue\0"),
             message(RTM_NEWQDISC, 2, b"ingress\0"),
             message(RTM_NEWQDISC, 3, b"clsact\0"),
+            message(RTM_NEWTFILTER, 4, b"clsact\0"),
         ]
         .concat();
-        let mut found = vec![];
-        assert!(read_answer(&told, read_ingress_qdisc, &mut found).unwrap());
+        let read = |bytes: &[u8]| -> Vec<_> {
+            Messages::of(bytes).filter_map(read_ingress_qdisc).collect()
+        };
+        let found = read(&told);
         assert_eq!(found, [2, 3]);
-        let done = message(NLMSG_DONE, 0, b"");
-        assert!(!read_answer(&done, read_ingress_qdisc, &mut found).unwrap());
-        let refused = message(NLMSG_ERROR, 0, b"");
-        assert!(!read_answer(&refused, read_ingress_qdisc, &mut found).unwrap());
-        // `-EOPNOTSUPP`, and another one, as the kernel tells them.
-        for (errno, is_none) in [(Errno::OPNOTSUPP, true), (Errno::PERM, false)] {
-            let mut refused = message(NLMSG_ERROR, 0, b"");
-            let errno = (-errno.raw_os_error()).to_ne_bytes();
-            refused[NLMSG_HEAD..NLMSG_HEAD + 4].copy_from_slice(&errno);
-            let read = read_answer(&refused, read_ingress_qdisc, &mut vec![]);
-            assert_eq!(none_without_tc(read.map(|_| vec![])).is_ok(), is_none);
-        }
         for cut in 0..told.len() {
-            let mut some = vec![];
-            read_answer(&told[..cut], read_ingress_qdisc, &mut some).unwrap();
-            assert!(found.starts_with(&some), "cut at {cut}");
+            assert!(found.starts_with(&read(&told[..cut])), "cut at {cut}");
+        }
+        // As the kernel tells them.
+        for (errno, is_none) in [(Errno::OPNOTSUPP, true), (Errno::PERM, false)] {
+            let refused = Err(io::Error::from_raw_os_error(errno.raw_os_error()));
+            assert_eq!(none_without_tc(refused).is_ok(), is_none);
         }
     }
 }

@@ -11,7 +11,6 @@ mod listeners;
 mod neighbours;
 mod parent_process;
 mod routes;
-pub(crate) mod rtnetlink;
 pub(crate) mod shared_links;
 pub(crate) mod vlan;
 

@@ -3,9 +3,9 @@
 
 use std::{io, net::IpAddr};
 
-use super::rtnetlink::{
-    NLM_F_ACK, NLM_F_CREATE_EXCL, NLM_F_CREATE_REPLACE, NLM_F_DUMP, Request, address, attributes,
-    family, word,
+use weir_netlink::{
+    Attributes, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Protocol, Request,
+    ask, family, ip, word,
 };
 
 /// linux/rtnetlink.h, linux/if_addr.h
@@ -25,25 +25,19 @@ const IFADDRMSG: usize = 8;
 
 /// Every address with the index of its interface.
 pub(crate) fn all() -> io::Result<Vec<(u32, IpAddr)>> {
-    let mut found = Vec::new();
-    let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[0; IFADDRMSG]);
-    request.ask(|kind, body| {
-        if kind == RTM_NEWADDR {
-            found.extend(read(body));
-        }
-    })?;
-    Ok(found)
+    let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[0; IFADDRMSG]).finish();
+    ask(Protocol::Route, &request, |message| {
+        (message.kind == RTM_NEWADDR).then(|| read(message.body))?
+    })
 }
 
 /// Reads an interface's index and address; of a link between two hosts IFA_ADDRESS is the
 /// other end.
 fn read(body: &[u8]) -> Option<(u32, IpAddr)> {
-    let head = body.get(..IFADDRMSG)?;
-    let of = |wanted| {
-        let mut all = attributes(&body[IFADDRMSG..]);
-        all.find_map(|(kind, value)| (kind == wanted).then(|| address(value))?)
-    };
-    Some((word(head, 4), of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?))
+    let attributes = Attributes::behind(body, IFADDRMSG);
+    let addr = |kind| attributes.get(kind).and_then(ip);
+    let addr = addr(IFA_LOCAL).or_else(|| addr(IFA_ADDRESS))?;
+    Some((word(body, 4)?, addr))
 }
 
 fn request(kind: u16, flags: u16, ifindex: u32, addr: IpAddr) -> Request {
@@ -64,7 +58,7 @@ fn request(kind: u16, flags: u16, ifindex: u32, addr: IpAddr) -> Request {
 /// # Errors
 /// It is there, or the kernel refuses it.
 pub(crate) fn add(ifindex: u32, addr: IpAddr) -> io::Result<()> {
-    let request = request(RTM_NEWADDR, NLM_F_CREATE_EXCL, ifindex, addr);
+    let request = request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, ifindex, addr);
     let request = match addr {
         IpAddr::V4(_) => request,
         // struct ifa_cacheinfo: preferred for no time, valid for ever.
@@ -72,7 +66,7 @@ pub(crate) fn add(ifindex: u32, addr: IpAddr) -> io::Result<()> {
             request.attribute(IFA_CACHEINFO, &[[0; 4], [0xff; 4], [0; 4], [0; 4]].concat())
         }
     };
-    request.ask(|_, _| ())
+    carry_out(request)
 }
 
 /// Adds one like [`add`] that this host is known to be alone with, or gives one that is
@@ -87,10 +81,10 @@ pub(crate) fn hold(ifindex: u32, addr: IpAddr, seconds: Option<u32>) -> io::Resu
         IpAddr::V6(_) => (0, IFA_F_NODAD_AND_NOPREFIXROUTE),
     };
     let lifetime = [preferred, valid, 0, 0].map(u32::to_ne_bytes).concat();
-    request(RTM_NEWADDR, NLM_F_CREATE_REPLACE, ifindex, addr)
+    let request = request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, ifindex, addr)
         .attribute(IFA_FLAGS, &flags.to_ne_bytes())
-        .attribute(IFA_CACHEINFO, &lifetime)
-        .ask(|_, _| ())
+        .attribute(IFA_CACHEINFO, &lifetime);
+    carry_out(request)
 }
 
 /// Removes what [`add`] or [`hold`] added.
@@ -98,7 +92,11 @@ pub(crate) fn hold(ifindex: u32, addr: IpAddr, seconds: Option<u32>) -> io::Resu
 /// # Errors
 /// It is not there, or the kernel refuses to.
 pub(crate) fn remove(ifindex: u32, addr: IpAddr) -> io::Result<()> {
-    request(RTM_DELADDR, 0, ifindex, addr).ask(|_, _| ())
+    carry_out(request(RTM_DELADDR, 0, ifindex, addr))
+}
+
+fn carry_out(request: Request) -> io::Result<()> {
+    ask(Protocol::Route, &request.finish(), |_| None::<()>).map(drop)
 }
 
 #[cfg(test)]

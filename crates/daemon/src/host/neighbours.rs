@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
-use super::rtnetlink::{self, NLM_F_DUMP, Request, half, word};
+use weir_netlink::{Attributes, Message, NLM_F_DUMP, Protocol, Request, ask, half, ip, word};
 
 /// linux/rtnetlink.h, linux/neighbour.h
 const RTM_NEWNEIGH: u16 = 28;
@@ -21,26 +21,22 @@ pub(crate) type Mac = [u8; 6];
 
 /// The neighbours of an interface; 0: of all.
 pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
-    let mut found = BTreeMap::new();
-    let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG]);
-    request.ask(|kind, body| found.extend(read(kind, body, ifindex)))?;
-    Ok(found)
+    let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG]).finish();
+    let found = ask(Protocol::Route, &request, |message| read(message, ifindex))?;
+    Ok(found.into_iter().collect())
 }
 
 /// Reads a neighbour from a netlink message.
-fn read(kind: u16, body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
-    (kind == RTM_NEWNEIGH).then(|| neighbour(body, ifindex))?
-}
-
-fn neighbour(body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
-    let elsewhere = |at| ifindex != 0 && at != ifindex;
-    if body.len() < NDMSG || elsewhere(word(body, 4)) || half(body, 8) & NUD_KNOWN == 0 {
+fn read(message: Message<'_>, ifindex: u32) -> Option<(IpAddr, Mac)> {
+    let body = message.body;
+    let is_elsewhere = ifindex != 0 && word(body, 4)? != ifindex;
+    if message.kind != RTM_NEWNEIGH || is_elsewhere || half(body, 8)? & NUD_KNOWN == 0 {
         return None;
     }
     let (mut addr, mut mac) = (None, None);
-    for (kind, value) in rtnetlink::attributes(&body[NDMSG..]) {
+    for (kind, value) in Attributes::behind(body, NDMSG).iter() {
         match kind {
-            NDA_DST => addr = rtnetlink::address(value),
+            NDA_DST => addr = ip(value),
             NDA_LLADDR => mac = Mac::try_from(value).ok(),
             _ => (),
         }
@@ -50,6 +46,8 @@ fn neighbour(body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
 
 #[cfg(test)]
 mod tests {
+    use weir_netlink::Messages;
+
     use super::*;
 
     fn message(kind: u16, ifindex: u32, state: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
@@ -57,7 +55,9 @@ mod tests {
         body.extend(ifindex.to_ne_bytes());
         body.extend(state.to_ne_bytes());
         body.extend([0; 2]);
-        rtnetlink::tests::message(kind, &body, attributes)
+        let message = Request::new(kind, 0, &body);
+        let add = |message: Request, (kind, value): &(u16, &[u8])| message.attribute(*kind, value);
+        attributes.iter().fold(message, add).finish()
     }
 
     #[test]
@@ -91,15 +91,16 @@ mod tests {
             0x02,
             &[(NDA_DST, &[10, 0, 0, 4]), (NDA_LLADDR, &[1, 2])],
         ));
-        let mut found = BTreeMap::new();
-        let mut note = |kind: u16, body: &[u8]| found.extend(super::read(kind, body, 3));
-        assert!(rtnetlink::read(&answer, &mut note).unwrap());
+        let read = |bytes: &[u8]| -> Vec<_> {
+            let messages = Messages::of(bytes);
+            messages
+                .filter_map(|message| super::read(message, 3))
+                .collect()
+        };
         let expected = [(IpAddr::from(v4), mac), (IpAddr::from(v6), mac)];
-        assert_eq!(found, expected.into());
+        assert_eq!(read(&answer), expected);
         for cut in 0..answer.len() {
-            let _ = rtnetlink::read(&answer[..cut], &mut |kind, body| {
-                super::read(kind, body, 3);
-            });
+            assert!(expected.starts_with(&read(&answer[..cut])), "cut at {cut}");
         }
     }
 

@@ -3,10 +3,9 @@
 
 use std::{io, net::IpAddr};
 
-use super::{
-    neighbours::Mac,
-    rtnetlink::{Request, address, attributes, family, half, word},
-};
+use weir_netlink::{Attributes, Protocol, Request, ask, family, half, ip, word};
+
+use super::neighbours::Mac;
 
 /// linux/rtnetlink.h, linux/if_link.h
 const RTM_NEWLINK: u16 = 16;
@@ -45,16 +44,13 @@ pub(crate) fn route(dest: IpAddr) -> io::Result<Option<Route>> {
     let length = if dest.is_ipv4() { 32 } else { 128 };
     let mut body = [0; RTMSG];
     (body[0], body[1]) = (family(dest), length);
-    let mut found = None;
     let request = Request::new(RTM_GETROUTE, 0, &body).address(RTA_DST, dest);
-    let asked = request.ask(|kind, body| {
-        if kind == RTM_NEWROUTE {
-            found = read_route(body, dest);
-        }
+    let asked = ask(Protocol::Route, &request.finish(), |message| {
+        (message.kind == RTM_NEWROUTE).then(|| read_route(message.body, dest))?
     });
     match asked {
         Err(error) if is_unreachable(&error) => Ok(None),
-        asked => asked.map(|()| found),
+        asked => Ok(asked?.into_iter().next()),
     }
 }
 
@@ -69,8 +65,7 @@ fn is_unreachable(error: &io::Error) -> bool {
 }
 
 fn read_route(body: &[u8], dest: IpAddr) -> Option<Route> {
-    let head = body.get(..RTMSG)?;
-    if head[7] != RTN_UNICAST {
+    if *body.get(7)? != RTN_UNICAST {
         return None;
     }
     let mut route = Route {
@@ -79,18 +74,16 @@ fn read_route(body: &[u8], dest: IpAddr) -> Option<Route> {
         source: None,
         mtu: None,
     };
-    for (kind, value) in attributes(&body[RTMSG..]) {
+    for (kind, value) in Attributes::behind(body, RTMSG).iter() {
         match kind {
-            RTA_OIF if value.len() == 4 => route.ifindex = word(value, 0),
-            RTA_GATEWAY => route.next_hop = address(value)?,
+            RTA_OIF => route.ifindex = word(value, 0)?,
+            RTA_GATEWAY => route.next_hop = ip(value)?,
             // A router of the other family: its family, then its address.
-            RTA_VIA => route.next_hop = address(value.get(2..)?)?,
-            RTA_PREFSRC => route.source = address(value),
+            RTA_VIA => route.next_hop = ip(value.get(2..)?)?,
+            RTA_PREFSRC => route.source = ip(value),
             RTA_METRICS => {
-                let mut metrics = attributes(value);
-                let is_mtu = |(kind, value): &(u16, &[u8])| *kind == RTAX_MTU && value.len() == 4;
-                let mtu = metrics.find(is_mtu).map(|(_, value)| word(value, 0));
-                route.mtu = mtu.filter(|mtu| *mtu != 0);
+                let mtu = Attributes::of(value).get(RTAX_MTU);
+                route.mtu = mtu.and_then(|mtu| word(mtu, 0)).filter(|mtu| *mtu != 0);
             }
             _ => (),
         }
@@ -102,12 +95,11 @@ fn read_route(body: &[u8], dest: IpAddr) -> Option<Route> {
 pub(crate) fn interface(ifindex: u32) -> io::Result<(Option<Mac>, u32)> {
     let mut body = [0; IFINFOMSG];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    let mut found = None;
-    Request::new(RTM_GETLINK, 0, &body).ask(|kind, body| {
-        if kind == RTM_NEWLINK {
-            found = read_interface(body);
-        }
+    let request = Request::new(RTM_GETLINK, 0, &body).finish();
+    let found = ask(Protocol::Route, &request, |message| {
+        (message.kind == RTM_NEWLINK).then(|| read_interface(message.body))?
     })?;
+    let found = found.into_iter().next();
     found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
@@ -115,12 +107,12 @@ pub(crate) fn interface(ifindex: u32) -> io::Result<(Option<Mac>, u32)> {
 const ARPHRD_ETHER: u16 = 1;
 
 fn read_interface(body: &[u8]) -> Option<(Option<Mac>, u32)> {
-    let is_ethernet = half(body.get(..IFINFOMSG)?, 2) == ARPHRD_ETHER;
+    let is_ethernet = half(body, 2)? == ARPHRD_ETHER;
     let (mut mac, mut mtu) = (None, None);
-    for (kind, value) in attributes(&body[IFINFOMSG..]) {
+    for (kind, value) in Attributes::behind(body, IFINFOMSG).iter() {
         match kind {
             IFLA_ADDRESS if is_ethernet => mac = Mac::try_from(value).ok(),
-            IFLA_MTU if value.len() == 4 => mtu = Some(word(value, 0)),
+            IFLA_MTU => mtu = word(value, 0),
             _ => (),
         }
     }

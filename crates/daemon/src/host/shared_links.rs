@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, io};
 
-use super::rtnetlink::{NLM_F_DUMP, Request, attributes, word};
+use weir_netlink::{Attributes, NLM_F_DUMP, Protocol, Request, ask, word};
 
 /// linux/rtnetlink.h, linux/if_link.h
 const RTM_NEWLINK: u16 = 16;
@@ -15,8 +15,6 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 /// What a link's message has before its attributes.
 const IFINFOMSG: usize = 16;
-/// A flag in the kind of an attribute that has attributes.
-const NESTED: u16 = 0x8000;
 /// Interfaces of others on one of this host.
 const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
@@ -26,52 +24,39 @@ const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 /// # Errors
 /// The kernel's.
 pub(crate) fn shared() -> io::Result<BTreeSet<u32>> {
-    let mut found = BTreeSet::new();
-    let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFOMSG]);
-    request.ask(|kind, body| {
-        if kind == RTM_NEWLINK {
-            found.extend(read(body));
-        }
+    let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFOMSG]).finish();
+    let found = ask(Protocol::Route, &request, |message| {
+        (message.kind == RTM_NEWLINK).then(|| read(message.body))?
     })?;
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 /// The index of this link, if it is a port, or of the one below it.
 fn read(body: &[u8]) -> Option<u32> {
-    let head = body.get(..IFINFOMSG)?;
-    let (mut below, mut is_on_another, mut has_master) = (None, false, false);
-    for (kind, value) in attributes(&body[IFINFOMSG..]) {
-        match kind & !NESTED {
-            IFLA_MASTER => has_master = true,
-            IFLA_LINK if value.len() == 4 => below = Some(word(value, 0)),
-            IFLA_LINKINFO => {
-                let mut kinds = attributes(value).filter(|(kind, _)| *kind == IFLA_INFO_KIND);
-                let name = kinds
-                    .next()
-                    .map(|(_, name)| name.strip_suffix(b"\0").unwrap_or(name));
-                is_on_another = name.is_some_and(|name| ON_ANOTHER.contains(&name));
-            }
-            _ => (),
-        }
-    }
-    match is_on_another {
-        true => below,
-        false => has_master.then(|| word(head, 4)),
+    let ifindex = word(body, 4)?;
+    let attributes = Attributes::behind(body, IFINFOMSG);
+    let kind = attributes.nested(IFLA_LINKINFO).get(IFLA_INFO_KIND);
+    let kind = kind.map(|name| name.strip_suffix(b"\0").unwrap_or(name));
+    match kind.is_some_and(|name| ON_ANOTHER.contains(&name)) {
+        true => word(attributes.get(IFLA_LINK)?, 0),
+        false => attributes.get(IFLA_MASTER).map(|_| ifindex),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use weir_netlink::HEADER;
+
     use super::*;
-    use crate::host::rtnetlink::tests::message;
 
     /// A link as a dump has it.
     fn link(index: u32, attributes: &[(u16, &[u8])]) -> Option<u32> {
         let mut body = vec![0; 4];
         body.extend(index.to_ne_bytes());
         body.extend([0; 8]);
-        let bytes = message(RTM_NEWLINK, &body, attributes);
-        read(&bytes[16..])
+        let message = Request::new(RTM_NEWLINK, 0, &body);
+        let add = |message: Request, (kind, value): &(u16, &[u8])| message.attribute(*kind, value);
+        read(&attributes.iter().fold(message, add).finish()[HEADER..])
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::rtnetlink::{self, Request, half, word};
+use weir_netlink::{Attributes, Protocol, Request, ask, half, word};
 
 /// linux/rtnetlink.h, linux/if_link.h
 const RTM_NEWLINK: u16 = 16;
@@ -16,8 +16,6 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 /// What a link's message has before its attributes.
 const IFINFOMSG: usize = 16;
-/// The flag of an attribute that holds others.
-const NLA_F_NESTED: u16 = 0x8000;
 
 /// What makes a device one of a VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,47 +31,48 @@ pub(crate) struct Vlan {
 pub(crate) fn vlan(ifindex: u32) -> io::Result<Option<Vlan>> {
     let mut body = [0; IFINFOMSG];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    let mut found = None;
-    Request::new(RTM_GETLINK, 0, &body).ask(|kind, body| {
-        if kind == RTM_NEWLINK && body.len() >= IFINFOMSG && word(body, 4) == ifindex {
-            found = read(&body[IFINFOMSG..]);
-        }
+    let request = Request::new(RTM_GETLINK, 0, &body).finish();
+    let found = ask(Protocol::Route, &request, |message| {
+        let is_it = message.kind == RTM_NEWLINK && word(message.body, 4)? == ifindex;
+        is_it.then(|| read(Attributes::behind(message.body, IFINFOMSG)))?
     })?;
-    Ok(found)
+    Ok(found.into_iter().next())
 }
 
-fn read(attributes: &[u8]) -> Option<Vlan> {
-    let find = |bytes, wanted| attribute(bytes, wanted);
-    if find(attributes, IFLA_LINK_NETNSID).is_some() {
+fn read(link: Attributes<'_>) -> Option<Vlan> {
+    if link.get(IFLA_LINK_NETNSID).is_some() {
         return None;
     }
-    let info = find(attributes, IFLA_LINKINFO)?;
-    if find(info, IFLA_INFO_KIND)?
-        .split(|byte| *byte == 0)
-        .next()?
-        != b"vlan"
-    {
+    let info = link.nested(IFLA_LINKINFO);
+    let kind = info.get(IFLA_INFO_KIND)?;
+    if kind.split(|byte| *byte == 0).next()? != b"vlan" {
         return None;
     }
-    let id = find(find(info, IFLA_INFO_DATA)?, IFLA_VLAN_ID)?;
-    let parent = find(attributes, IFLA_LINK)?;
-    (id.len() == 2 && parent.len() == 4).then(|| Vlan {
-        parent: word(parent, 0),
-        id: half(id, 0),
+    Some(Vlan {
+        parent: word(link.get(IFLA_LINK)?, 0)?,
+        id: half(info.nested(IFLA_INFO_DATA).get(IFLA_VLAN_ID)?, 0)?,
     })
-}
-
-fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = rtnetlink::attributes(bytes);
-    all.find_map(|(kind, value)| (kind & !NLA_F_NESTED == wanted).then_some(value))
 }
 
 #[cfg(test)]
 mod tests {
+    use weir_netlink::Writer;
+
     use super::*;
 
+    /// The flag of an attribute that holds others.
+    const NLA_F_NESTED: u16 = 0x8000;
+
     fn attributes(all: &[(u16, &[u8])]) -> Vec<u8> {
-        rtnetlink::tests::message(RTM_NEWLINK, &[], all)[16..].to_vec()
+        let mut writer = Writer::default();
+        for (kind, value) in all {
+            writer.attribute(*kind, value);
+        }
+        writer.into_bytes()
+    }
+
+    fn read(link: &[u8]) -> Option<Vlan> {
+        super::read(Attributes::of(link))
     }
 
     fn info(kind: &[u8]) -> Vec<u8> {
