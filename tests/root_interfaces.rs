@@ -512,8 +512,7 @@ fn root_rules_protect_an_interface_without_ethernet() {
             let packet = |from: &&str| {
                 let to = addr(HOST[usize::from(addr(from).is_ipv6())]);
                 let frame = Packet::eth().ip(addr(from), to).udp(40022, PORT).build();
-                let bytes = frame[14..].iter().map(|byte| format!("{byte:02x}"));
-                bytes.collect::<String>()
+                hex::encode(&frame[14..])
             };
             let packets: Vec<_> = sources.iter().map(packet).collect();
             net.host
@@ -585,10 +584,7 @@ fn root_tagged_frames_of_a_banned_source_are_dropped() {
                 .udp(40022, PORT)
                 .pad()
                 .build();
-            frame
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect::<String>()
+            hex::encode(frame)
         };
         for tags in 0..=2 {
             for family in [0, 1] {

@@ -205,10 +205,7 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
             .ip(addr(from[family]), at(family).ip())
             .udp(40022, PORT)
             .build();
-        frame[14..]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hex::encode(&frame[14..])
     };
     let arrive = |weir: &Weir| {
         let before = (weir.packets("banned-all"), weir.packets("pass"));

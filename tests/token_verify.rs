@@ -494,9 +494,8 @@ fn tshark_shows_each_part_of_a_token() {
         // SYNs with a token: those of the capture that have one, and the two that are wrong.
         let numbers: Vec<_> = lines.iter().map(|line| line[0]).collect();
         assert_eq!(numbers, ["1", "3", "4", "6", "7", "9", "10"], "{text}");
-        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
         let epoch = (epoch_at(SECONDS.into()) as u16).to_string();
-        let mac = hex(&token[12..]);
+        let mac = hex::encode(&token[12..]);
         assert_eq!(
             lines[0][2..7],
             ["1", "1", &epoch, "abababab", &mac],

@@ -187,7 +187,7 @@ fn root_keys_are_read_anew_under_a_flood_of_syns() {
         isn: 7,
         options: Vec::new(),
     };
-    let hex: String = syn.frame(macs).iter().map(|b| format!("{b:02x}")).collect();
+    let hex = hex::encode(syn.frame(macs));
     let before = server.outcome("missing");
     let mut command = Command::new("/usr/bin/python3");
     command

@@ -123,16 +123,12 @@ impl Syn {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Sends a frame from a host.
 pub fn send(from: &Namespace, frame: &[u8]) {
     let script = "import socket, sys\n\
         s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('eth0', 0))\n\
         s.send(bytes.fromhex(sys.argv[1]))";
-    from.run("/usr/bin/python3", &["-c", script, &hex(frame)])
+    from.run("/usr/bin/python3", &["-c", script, &hex::encode(frame)])
         .unwrap();
 }
 
@@ -178,11 +174,6 @@ impl Capture {
     pub fn end(mut self) -> Vec<u8> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
-        let digits = line.trim().as_bytes();
-        let byte = |pair: &[u8]| {
-            let text = std::str::from_utf8(pair).expect("digits");
-            u8::from_str_radix(text, 16).expect("digits")
-        };
-        digits.chunks(2).map(byte).collect()
+        hex::decode(line.trim()).expect("digits")
     }
 }

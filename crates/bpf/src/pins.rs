@@ -163,17 +163,20 @@ pub fn mount_bpffs(root: &Path) -> Result<()> {
     require_bpffs(root.parent().unwrap_or(root))
 }
 
-fn is_bpffs(at: &Path) -> Result<bool> {
-    rustix::fs::statfs(at)
-        .map(|fs| fs.f_type as u64 == BPF_FS_MAGIC)
-        .context(|| format!("look at {}", at.display()))
+/// Whether a path lies in a BPF file system.
+///
+/// # Errors
+/// It is not there, or not to be reached.
+pub fn is_bpffs(at: &Path) -> io::Result<bool> {
+    Ok(rustix::fs::statfs(at)?.f_type as u64 == BPF_FS_MAGIC)
 }
 
 pub(crate) fn require_bpffs(at: &Path) -> Result<()> {
-    if is_bpffs(at)? {
+    let shown = at.display();
+    let is_mounted = || is_bpffs(at).context(|| format!("look at {shown}"));
+    if is_mounted()? {
         return Ok(());
     }
-    let shown = at.display();
     if at != Path::new(USUAL_BPFFS) {
         return Err(Error::refused(
             format!("keep pins below {shown}"),
@@ -188,7 +191,7 @@ pub(crate) fn require_bpffs(at: &Path) -> Result<()> {
     )
     .context(|| format!("open {shown}"))?;
     rustix::fs::flock(&below, FlockOperation::LockExclusive).context(|| format!("lock {shown}"))?;
-    if is_bpffs(at)? {
+    if is_mounted()? {
         return Ok(());
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

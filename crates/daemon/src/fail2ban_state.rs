@@ -239,10 +239,9 @@ fn hash_as(known: &str, line: Option<&[u8]>) -> String {
     let Some(line) = line else {
         return String::new();
     };
-    let digits = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
     match known.len() {
-        MD5_DIGITS => digits(&Md5::digest(line)),
-        _ => digits(&Sha1::digest(line)),
+        MD5_DIGITS => hex::encode(Md5::digest(line)),
+        _ => hex::encode(Sha1::digest(line)),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use caps::{CapSet, Capability};
-use weir_bpf::pins::USUAL_BPFFS;
+use weir_bpf::pins::{USUAL_BPFFS, is_bpffs};
 use weir_enforce::kernel::check_interface;
 
 use crate::{
@@ -20,9 +20,6 @@ use crate::{
     instance::is_root,
     jails::SourceChoice,
 };
-
-/// `statfs` type of the BPF file system (linux/magic.h).
-const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
 /// All obstacles to a start that were found, in words. Makes, writes and mounts nothing.
 pub fn trial(config: &Config) -> Vec<String> {
@@ -117,16 +114,16 @@ fn pins(root: &Path, found: &mut Vec<String>) {
         return;
     }
     let at = root.parent().unwrap_or(root);
-    let problem = match rustix::fs::statfs(at) {
-        Ok(fs) if fs.f_type as u64 == BPF_FS_MAGIC => return,
-        Ok(_) if at == Path::new(USUAL_BPFFS) => {
+    let problem = match is_bpffs(at) {
+        Ok(true) => return,
+        Ok(false) if at == Path::new(USUAL_BPFFS) => {
             let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN);
             if may.unwrap_or(false) {
                 return;
             }
             "it is no BPF file system, and mounting it is not allowed here".to_owned()
         }
-        Ok(_) => "it is no BPF file system".to_owned(),
+        Ok(false) => "it is no BPF file system".to_owned(),
         Err(error) => error.to_string(),
     };
     // Over another directory a mount would hide what is in it.

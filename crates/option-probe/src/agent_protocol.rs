@@ -120,7 +120,7 @@ impl TryFrom<String> for HexBytes {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bytes = weir_options::from_hex(&text).ok_or("not pairs of hexadecimal digits")?;
+        let bytes = hex::decode(&text).map_err(|_| "not pairs of hexadecimal digits")?;
         match bytes.len() {
             1..=MAX_CAPTURED => Ok(Self(bytes)),
             length => Err(format!(
@@ -132,7 +132,7 @@ impl TryFrom<String> for HexBytes {
 
 impl From<HexBytes> for String {
     fn from(bytes: HexBytes) -> Self {
-        bytes.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(bytes.0)
     }
 }
 

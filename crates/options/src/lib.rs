@@ -11,7 +11,7 @@ mod option_spec;
 mod section;
 
 pub use codepoint::{CODEPOINTS, Codepoint, Layer};
-pub use option_spec::{OptionSpec, SpecError, from_hex};
+pub use option_spec::{OptionSpec, SpecError};
 pub use section::{
     ExtensionChain, MAX_EXTENSION_BYTES, MAX_HEADER_OPTIONS, MAX_SURPLUS, SectionError, Sections,
     extension_chain, header_options, surplus_area,

@@ -79,14 +79,6 @@ fn number(text: &str) -> Option<u8> {
     }
 }
 
-/// The bytes of pairs of hexadecimal digits; `None`: the text has others, or an odd one.
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<_>> = text.chars().map(|c| c.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    let pairs = digits.chunks(2);
-    Some(pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
-}
-
 impl FromStr for OptionSpec {
     type Err = SpecError;
 
@@ -125,7 +117,7 @@ impl FromStr for OptionSpec {
                 let wanted = wanted.filter(|bytes| (2..=max + 2).contains(bytes));
                 filler(wanted.ok_or(SpecError::Length { max: max + 2 })? - 2)
             }
-            Some((_, hex)) => from_hex(hex).ok_or(SpecError::Data)?,
+            Some((_, digits)) => hex::decode(digits).map_err(|_| SpecError::Data)?,
         };
         if data.len() > max {
             return Err(SpecError::TooLong {
@@ -158,7 +150,7 @@ impl fmt::Display for OptionSpec {
             return write!(f, "/{}", self.data.len() + 2);
         }
         f.write_str("=")?;
-        self.data.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        f.write_str(&hex::encode(&self.data))
     }
 }
 

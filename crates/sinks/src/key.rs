@@ -20,12 +20,7 @@ pub fn read(text: &str) -> Result<[u8; 32], String> {
 }
 
 fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
-    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    let pairs = text.as_bytes().chunks_exact(2);
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect();
-    bytes.ok_or_else(|| "80 characters that are not all hexadecimal digits".to_owned())
+    hex::decode(text).map_err(|_| "80 characters that are not all hexadecimal digits".to_owned())
 }
 
 /// Z85 as ZeroMQ RFC 32 has it. The crate also takes an end filled up with `#`,
@@ -56,7 +51,7 @@ mod tests {
             let text = library.curve_keys().unwrap().public;
             let key = read(&text).unwrap();
             assert_eq!(z85::encode(key), text);
-            let hex: String = text.bytes().map(|b| format!("{b:02X}")).collect();
+            let hex = hex::encode_upper(&text);
             assert_eq!(read(&hex), Ok(key), "{text}");
             assert_eq!(read(&hex.to_lowercase()), Ok(key), "{text}");
         }

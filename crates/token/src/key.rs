@@ -107,10 +107,7 @@ impl Secret {
     /// They say nothing else of it.
     pub fn fingerprint(&self, id: KeyId) -> String {
         let whole = self.hmac(&[FOR_FINGERPRINTS, &[id.number()]]);
-        whole[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hex::encode(&whole[..4])
     }
 }
 

@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
                     "name": codepoint.name,
                     "reference": codepoint.reference,
                     "purpose": codepoint.purpose,
-                    "data": codepoint.data().iter().map(|b| format!("{b:02x}")).collect::<String>(),
+                    "data": hex::encode(codepoint.data()),
                 })
             })
             .collect();

@@ -152,7 +152,6 @@ fn flow_json(flow: &Flow) -> Value {
         FlowVerdict::Valid(identity) => Some(identity.to_string()),
         _ => None,
     };
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
     json!({
         "client": endpoint(flow.client),
         "server": endpoint(flow.server),
@@ -165,8 +164,8 @@ fn flow_json(flow: &Flow) -> Value {
             "version": token.version,
             "key": token.key_id,
             "epoch": token.epoch,
-            "tag": hex(&token.tag),
-            "mac": hex(&token.mac),
+            "tag": hex::encode(token.tag),
+            "mac": hex::encode(token.mac),
         })),
     })
 }

@@ -89,10 +89,6 @@ fn endpoint((addr, port): (IpAddr, u16)) -> String {
     std::net::SocketAddr::new(addr, port).to_string()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn to_json(packet: &RefusedPacket, now: Timestamp) -> Value {
     json!({
         "time": time(packet, now),
@@ -100,7 +96,7 @@ fn to_json(packet: &RefusedPacket, now: Timestamp) -> Value {
         "source": endpoint(packet.source),
         "dest": endpoint(packet.dest),
         "dropped": packet.is_dropped,
-        "token": packet.claim.map(|(key, tag)| json!({ "key": key, "tag": hex(&tag) })),
+        "token": packet.claim.map(|(key, tag)| json!({ "key": key, "tag": hex::encode(tag) })),
     })
 }
 
@@ -123,7 +119,7 @@ fn print<'a>(
                     endpoint(packet.source),
                     endpoint(packet.dest),
                     claim.map_or_else(dash, |(key, _)| key.to_string()),
-                    claim.map_or_else(dash, |(_, tag)| hex(&tag)),
+                    claim.map_or_else(dash, |(_, tag)| hex::encode(tag)),
                     if packet.is_dropped {
                         "dropped"
                     } else {

@@ -145,7 +145,7 @@ fn on_the_wire(hook: Hook, family: usize, vlan: u16) {
         0 => syn.clone(),
         _ => tagged(syn.clone(), vlan),
     };
-    let from: String = path.mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    let from = hex::encode(path.mac);
     let shown = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| outside.run("python3", &["-c", RECEIVE, &from]));
         // Again and again, for it has to open its socket first.
@@ -162,7 +162,7 @@ fn on_the_wire(hook: Hook, family: usize, vlan: u16) {
     assert_eq!(tag.parse::<i32>().unwrap(), wanted, "on {}", hook.name());
     // The real's address, this host's, and the packet without its tag.
     assert!(frame.starts_with("02000000000"), "{frame}");
-    let [a, b] = [mac(10), mac(11)].map(|mac| mac.map(|byte| format!("{byte:02x}")).concat());
+    let [a, b] = [mac(10), mac(11)].map(hex::encode);
     assert!(frame[..12] == a || frame[..12] == b, "{frame}");
     assert_eq!(frame[24..28], ["0800", "86dd"][family][..]);
 }

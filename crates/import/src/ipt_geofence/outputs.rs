@@ -169,16 +169,8 @@ pub(super) fn zmq(root: &mut Keys, secrets: &Path, toml: &mut Toml) {
 
 /// Z85 of 32 bytes, each character as two hexadecimal digits.
 fn is_curve(key: &str) -> bool {
-    let byte = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(pair, 16).ok()
-    };
     let is_z85 = |b: u8| b.is_ascii_alphanumeric() || b".-:+=^!/*?&<>()[]{}@%$#".contains(&b);
-    key.len() == 80
-        && key
-            .as_bytes()
-            .chunks(2)
-            .all(|pair| byte(pair).is_some_and(is_z85))
+    key.len() == 80 && hex::decode(key).is_ok_and(|bytes| bytes.into_iter().all(is_z85))
 }
 
 pub(super) fn commands(root: &mut Keys, toml: &mut Toml) {

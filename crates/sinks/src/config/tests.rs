@@ -201,8 +201,7 @@ fn a_malformed_key_is_refused_and_never_clear_text() {
     }
     files.file("key", KEY, 0o646);
     files.refused(section, &["others can write to it"]);
-    let hex: String = KEY.bytes().map(|b| format!("{b:02x}")).collect();
-    for text in [KEY.to_owned(), format!("{KEY}\n"), hex] {
+    for text in [KEY.to_owned(), format!("{KEY}\n"), hex::encode(KEY)] {
         files.file("key", &text, 0o644);
         let config = files.check(section).unwrap();
         let SinkKind::Zmq { server_key, .. } = &config.sinks[0].kind else {

@@ -33,19 +33,18 @@ fn verdict(packet: &[u8]) -> Option<DafVerdict> {
 /// RFC 4231, test cases 2 and 6: a short key, and one of more than a block.
 #[test]
 fn the_mac_is_that_of_the_rfc() {
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
     let option = DafKey::new(b"Jefe")
         .unwrap()
         .option(b"what do ya want for nothing?");
     assert_eq!(option[..2], [0x5e, 34]);
     assert_eq!(
-        hex(&option[2..]),
+        hex::encode(&option[2..]),
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
     );
     let long = DafKey::new(&[0xaa; 131]).unwrap();
     let text = b"Test Using Larger Than Block-Size Key - Hash Key First";
     assert_eq!(
-        hex(&long.option(text)[2..]),
+        hex::encode(&long.option(text)[2..]),
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
     );
 }
