@@ -312,3 +312,63 @@ fn root_a_refused_reload_forgets_nothing_that_was_said_of_a_real() {
     assert_eq!(settings(&weir)[0].1, "enabled");
     assert_eq!(segment.all_served_by(40), [0, 1].into());
 }
+
+/// Nothing of the pools changes before the rest of a configuration is accepted: packets are
+/// counted on, and flows to a real that it leaves out, or to any, stay.
+#[test]
+fn root_a_refused_reload_changes_nothing_that_is_served() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let weir = Weir::start(&segment.host, &config("tcx"));
+    live_of_all_soon(&weir);
+    let mut flows = segment.flows();
+    let without = config("tcx").replace(&format!("{{ address = \"{}\" }}, ", REAL[0]), "");
+    let no_keys = "[token]\nkeys = \"/nowhere/keys\"\n";
+    let no_pool = "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n";
+    // What a pool that was made anew would have begun to count.
+    let counted = |weir: &Weir| {
+        let shown = pool(weir);
+        let all = shown["reals"].as_array().unwrap().iter();
+        let since: Vec<_> = all.clone().map(|real| real["since"].clone()).collect();
+        let flows: Vec<_> = all.map(|real| real["flows"].as_u64().unwrap()).collect();
+        (since, flows)
+    };
+    let before = counted(&weir);
+    assert!(before.1.iter().all(|flows| *flows > 0), "{before:?}");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for (family, number, flow) in &mut flows {
+                    assert_eq!(flow.ask(CLIENT[*family]), *number);
+                }
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for refused in [&*without, no_pool, &*without, no_pool] {
+                weir.configure(&format!("{refused}{no_keys}"));
+                weir.ask(&["reload"]).refused(&["/nowhere/keys"]);
+                assert_eq!(counted(&weir), before);
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
+    assert_eq!(weir.packets("no-real"), 0);
+    assert_eq!(weir.json(&["status"])["alerts"].to_string(), "[]");
+    // A backend that forwards nothing is taken where the pools go with the one before it.
+    weir.configure(&no_pool.replace("tcx", "netfilter"));
+    weir.ask(&["reload"]).done();
+    assert_eq!(weir.json(&["pool", "list"]).to_string(), "[]");
+    assert_eq!(weir.attachment("eth0").0, "netfilter");
+    weir.configure(&no_pool.replace("tcx", "nft"));
+    weir.ask(&["reload"]).done();
+    weir.configure(&config("tcx"));
+    weir.ask(&["reload"]).done();
+    live_of_all_soon(&weir);
+    weir.configure(&no_pool.replace("tcx", "nft"));
+    weir.ask(&["reload"]).done();
+    assert_eq!(weir.json(&["pool", "list"]).to_string(), "[]");
+}

@@ -144,6 +144,12 @@ pub struct Workers {
     given_up: Vec<Reader>,
 }
 
+/// What the jails of a configuration need to be read, before anything of it is in force.
+pub struct Prepared {
+    groups: Groups,
+    hands: Vec<Hand>,
+}
+
 /// A thread, and what it has in hand.
 struct Reader {
     thread: JoinHandle<()>,
@@ -178,10 +184,12 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Changes over to another configuration. On an error the old one goes on: all
-    /// that can fail comes before its threads are ended.
-    pub fn replace(&mut self, old: &Config, new: &Config) -> Result<(), WorkerError> {
-        let mut groups = running(&self.daemon.metrics.jails, new)?;
+    /// Makes all of another configuration that can fail; the one in force goes on.
+    ///
+    /// # Errors
+    /// A filter, a thread or a file that a jail needs cannot be had.
+    pub fn prepare(&mut self, new: &Config) -> Result<Prepared, WorkerError> {
+        let groups = running(&self.daemon.metrics.jails, new)?;
         self.given_up.retain(|reader| !reader.thread.is_finished());
         if self.given_up.len() >= MAX_GIVEN_UP
             && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)
@@ -190,6 +198,12 @@ impl Workers {
         }
         let hands = hands_for(&groups)?;
         self.look_up_names(&groups)?;
+        Ok(Prepared { groups, hands })
+    }
+
+    /// Changes over to another configuration, for which all is prepared.
+    pub fn replace(&mut self, old: &Config, new: &Config, prepared: Prepared) {
+        let Prepared { mut groups, hands } = prepared;
         // Findings that wait for a name count for the new ledger.
         let names = self.names.clone();
         let mut named = names.jails();
@@ -220,7 +234,6 @@ impl Workers {
         self.tell_not_run(Some(old), new);
         // What has been written meanwhile is a moment old.
         self.employ(&new.enforcement.instance, groups, hands, Age::Unknown);
-        Ok(())
     }
 
     /// Raises an alert for each jail of Fail2ban's that cannot be run, for it protects

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use weir_bpf::attachment::Hook;
 
-use crate::error::Error;
+use crate::{backend_feature::Feature, error::Error};
 
 /// The backend that the configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,32 +74,6 @@ impl BackendChoice {
     }
 }
 
-/// A feature that a backend may lack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Feature {
-    /// Answering on decoy ports.
-    Decoys,
-    /// Load balancing by direct server return.
-    Balance,
-    /// Reals of pools beyond a router, in outer packets.
-    Tunnels,
-    /// Dropping by country and continent.
-    Geofence,
-    /// Lists and rules about packets on their way out.
-    Outbound,
-    /// Bans that reject.
-    Reject,
-    /// A report of single packets (`weir events`, `drop`).
-    PacketEvents,
-    /// Every counter of `weir status`.
-    Counters,
-    /// All that comes in by an interface, also what its stack never sees.
-    Devices,
-    /// Ends of bans to the jiffy, also after the machine was suspended.
-    Clock,
-}
-
 /// What a backend cannot do, in a sentence for the administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limit {
@@ -118,7 +92,10 @@ impl fmt::Display for Limit {
 impl Limit {
     /// The error for whoever asks for it all the same.
     pub(crate) fn refusal(&self, backend: &str) -> Error {
-        Error::Unsupported(format!("backend {backend:?} has {self}"))
+        Error::NotOffered {
+            feature: self.feature,
+            says: format!("backend {backend:?} has {self}"),
+        }
     }
 }
 

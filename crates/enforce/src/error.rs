@@ -3,6 +3,8 @@
 use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS, PREFIX_BAN_WORDS};
 use weir_core::BanTarget;
 
+use crate::backend_feature::Feature;
+
 /// An error of a backend.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -10,6 +12,14 @@ pub enum Error {
     /// The kernel cannot do what the configuration asks; names the probe.
     #[error("{0}")]
     Unsupported(String),
+    /// The backend does not have what the configuration asks.
+    #[error("{says}")]
+    NotOffered {
+        /// The feature that it lacks.
+        feature: Feature,
+        /// The refusal, with the backend's name.
+        says: String,
+    },
     /// Another program holds the hook or the instance.
     #[error("{0}")]
     Busy(String),
@@ -60,4 +70,11 @@ pub enum Error {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
+}
+
+impl Error {
+    /// Whether it is this feature that the backend does not have.
+    pub fn is_about(&self, feature: Feature) -> bool {
+        matches!(self, Self::NotOffered { feature: of, .. } if *of == feature)
+    }
 }

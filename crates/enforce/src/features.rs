@@ -7,7 +7,7 @@ use weir_core::address_class::Classes;
 
 use crate::{
     backend::{Backend, Balance, Decoys},
-    backend_kind::Feature,
+    backend_feature::Feature,
     error::Error,
 };
 

@@ -13,7 +13,8 @@ use std::{
 
 use crate::{
     backend::{Backend, ClassCounter, ClassFilter, Counter, InsertError, InsertSummary, Usage},
-    backend_kind::{BackendChoice, Feature, Limit},
+    backend_feature::Feature,
+    backend_kind::{BackendChoice, Limit},
     desired_bans::{DesiredBans, Pending},
     entry::{BootNanos, Entry},
     error::Error,

@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 mod backend;
+mod backend_feature;
 mod backend_kind;
 pub mod backend_swap;
 mod claim;
@@ -28,7 +29,8 @@ pub use backend::{
     Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, Forwarder,
     InsertError, InsertSummary, NeighbourSnapshot, PacketEvent, PacketEvents, Usage, Work,
 };
-pub use backend_kind::{BackendChoice, Feature, Limit};
+pub use backend_feature::Feature;
+pub use backend_kind::{BackendChoice, Limit};
 pub use dry_run::{DryRun, Step};
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 pub use error::Error;

@@ -38,7 +38,12 @@ impl ClassError {
     /// Will it be the same until the configuration or the kernel is another? Then
     /// a start is refused as well; otherwise it is no reason to enforce nothing.
     pub fn is_for_good(&self) -> bool {
-        matches!(self, Self::Backend(weir_enforce::Error::Unsupported(_)))
+        matches!(
+            self,
+            Self::Backend(
+                weir_enforce::Error::Unsupported(_) | weir_enforce::Error::NotOffered { .. }
+            )
+        )
     }
 }
 

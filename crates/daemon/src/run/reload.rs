@@ -4,11 +4,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use weir_enforce::BackendChoice;
+use weir_enforce::{BackendChoice, Feature, Settings};
 use weir_sinks::Sinks;
 
 use super::{handles, start_error::StartError};
 use crate::{
+    access::classes::ClassError,
     api::{JailChange, Reload},
     config::Config,
     instance, interfaces,
@@ -18,12 +19,14 @@ use crate::{
     watch::Watches,
 };
 
-/// Puts exemptions, decoy ports, pools, geofence and lists of a configuration into
-/// force; nobody else may change them meanwhile.
+/// Puts exemptions, decoy ports, geofence, lists, rules about programs, tokens and pools of
+/// a configuration into force; nobody else may change them meanwhile. `classes_failed`:
+/// whether the rest is in force without geofence and lists.
 fn put_rules_alone(
     service: &Service,
     config: &Config,
     alone: &Alone<'_>,
+    classes_failed: impl FnOnce(ClassError) -> Result<(), StartError>,
 ) -> Result<(), StartError> {
     service.allow_list.refresh_exemptions_by(config)?;
     let own = service.own.get();
@@ -34,21 +37,32 @@ fn put_rules_alone(
         &own,
     )?;
     service.geography.configure(config.geography().as_deref());
-    service.balancer.apply(config.balance.as_ref())?;
-    service.vips.apply(&config.vips());
-    service.classes.apply(&alone.classes, config.fences())?;
+    if let Err(error) = service.classes.apply(&alone.classes, config.fences()) {
+        classes_failed(error)?;
+    }
     service
         .apps
         .apply(config.app.as_ref(), config.enforcement.observe)?;
     service
         .tokens
         .apply(config.token.as_ref(), config.enforcement.observe)?;
+    // Last, when nothing else can refuse the configuration: pools that it changes or drops
+    // would lose flows, which no roll-back brings back.
+    service.balancer.apply(config.balance.as_ref())?;
+    service.vips.apply(&config.vips());
     Ok(())
 }
 
-/// Puts the rules of the configuration into force, for a start.
+/// Puts the rules of the configuration into force, for a start. Geofence and lists that
+/// cannot be had yet are an alert, and are tried again.
 pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
-    put_rules_alone(service, config, &Alone::of(service))
+    put_rules_alone(service, config, &Alone::of(service), |error| {
+        if error.is_for_good() {
+            return Err(error.into());
+        }
+        service.alerts.raise("classes", error.to_string());
+        Ok(())
+    })
 }
 
 /// Held while a configuration is exchanged: what follows the host each second
@@ -69,15 +83,12 @@ impl<'a> Alone<'a> {
     }
 }
 
-/// Has the kernel enforce another configuration. What it does without goes
-/// before the backend changes, for the next one may not have it; what it asks
-/// for comes after.
+/// Has the kernel enforce another configuration. Decoy ports and geofence that it does
+/// without go before the backend changes, for the next one may not have them; what it
+/// asks for comes after, and pools change last.
 fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
     if config.decoy.is_none() && config.tarpit.is_none() {
         service.decoy.apply(&alone.decoy, None, None, &[])?;
-    }
-    if config.balance.is_none() {
-        service.balancer.apply(None)?;
     }
     if config.geofence.is_none() {
         service.classes.apply(&alone.classes, config.fences())?;
@@ -86,10 +97,35 @@ fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<
     if alone.interfaces.in_force() != Some(&settings) {
         // Half of it may be, if it is refused.
         alone.interfaces.put_in_force(None);
-        service.backend.reconfigure(&settings)?;
+        change_backend(service, config, &settings)?;
         alone.interfaces.put_in_force(Some(settings));
     }
-    put_rules_alone(service, config, alone)
+    put_rules_alone(service, config, alone, |error| Err(error.into()))
+}
+
+/// Has the backend take on these settings. One that cannot forward takes no pools over: if
+/// the configuration has none, they go where it refuses them, which is the last that it
+/// looks at.
+fn change_backend(
+    service: &Service,
+    config: &Config,
+    settings: &Settings,
+) -> Result<(), weir_enforce::Error> {
+    let changed = service.backend.reconfigure(settings);
+    let Some(limit) = settings.backend.limit(Feature::Balance) else {
+        return changed;
+    };
+    let pools = config.balance.iter().flat_map(|balance| &balance.pools);
+    let forwards = { pools }.any(|pool| !pool.is_proxied());
+    let is_for_pools = |error: &weir_enforce::Error| {
+        // Another hook of the same backend names no feature when it is refused.
+        error.is_about(limit.feature) || settings.backend.is_bpf()
+    };
+    if forwards || !changed.as_ref().is_err_and(is_for_pools) {
+        return changed;
+    }
+    service.balancer.apply(config.balance.as_ref())?;
+    service.backend.reconfigure(settings)
 }
 
 /// Carries out a reload, all of it or nothing.
@@ -175,14 +211,22 @@ impl Reloader {
             let mut alone = Alone::of(&self.service);
             // Workers that are new may ban before the actions of their jails run.
             self.service.actions.begin_change();
-            let changed = enforce(&self.service, &new, &mut alone)
-                .and_then(|()| Ok(workers.replace(&old, &new)?));
-            if let Err(error) = changed {
+            let refused = |error: StartError, alone: Option<&mut Alone<'_>>| {
                 self.service.actions.stay();
-                self.roll_back(&old, &mut alone);
+                if let Some(alone) = alone {
+                    self.roll_back(&old, alone);
+                }
                 self.service.forget_counters_of_others();
-                return Err(refuse(error.to_string()));
+                Err(refuse(error.to_string()))
+            };
+            let prepared = match workers.prepare(&new) {
+                Ok(prepared) => prepared,
+                Err(error) => return refused(error.into(), None),
+            };
+            if let Err(error) = enforce(&self.service, &new, &mut alone) {
+                return refused(error, Some(&mut alone));
             }
+            workers.replace(&old, &new, prepared);
             self.service.set_config(new.clone());
         }
         self.service.balancer.forget_settings(new.balance.as_ref());
@@ -287,9 +331,10 @@ impl Reload for Reloader {
         let limits = changed.limits.check();
         limits.map_err(|(key, allowed)| Refusal::Malformed(format!("{key} {allowed}")))?;
         let new = Arc::new(new);
-        workers
-            .replace(&old, &new)
+        let prepared = workers
+            .prepare(&new)
             .map_err(|error| Refusal::Reload(error.to_string()))?;
+        workers.replace(&old, &new, prepared);
         self.service.set_config(new);
         Ok(())
     }

@@ -135,12 +135,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     service.bans.know_ends(expiries);
     service.allow_list.refresh_exemptions()?;
     service.configure_decoy();
-    match reload::put_rules(&service, &service.config.get()) {
-        Err(StartError::Classes(error)) if !error.is_for_good() => {
-            service.alerts.raise("classes", error.to_string());
-        }
-        put => put?,
-    }
+    reload::put_rules(&service, &service.config.get())?;
     service.backend.attach()?;
     let config = service.config.get();
     service.balancer.forget_settings(config.balance.as_ref());

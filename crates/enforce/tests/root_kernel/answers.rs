@@ -280,7 +280,7 @@ fn root_decoy_ports_keep_no_interface_from_larger_tables() {
         backend.follow_interfaces().unwrap();
         assert_eq!(backend.attachments()[1].hook, "netfilter");
         let refused = backend.set_decoys(&telnet()).unwrap_err();
-        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        assert!(matches!(refused, Error::NotOffered { .. }), "{refused}");
         // As an earlier daemon left them.
         instance.pinned().decoys.write_ports(&telnet().ports);
         backend.insert(&waiting::bulk()).unwrap();
