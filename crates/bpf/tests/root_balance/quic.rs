@@ -2,7 +2,10 @@
 
 use weir_bpf::balance::{PoolRules, QuicServer};
 
-use super::*;
+use super::{
+    vlan::{VLAN, tagged},
+    *,
+};
 
 impl Path {
     /// The reals, by number, have these server IDs.
@@ -66,6 +69,28 @@ fn root_a_connection_that_moves_stays_with_its_real() {
                 assert_eq!(path.forwarded(hook, &other), 1 - number);
                 assert_eq!(path.forwarded(hook, &quic(family, port, &[])), number);
             }
+        }
+    }
+}
+
+/// Behind a VLAN's tag the connection ID is four bytes further on.
+#[test]
+fn root_a_connection_in_a_vlan_stays_with_its_real() {
+    let mut path = Path::new();
+    path.vlan = VLAN;
+    path.write_reals(&[true, true]);
+    path.name_servers(&["0a01", "0a02"]);
+    for family in 0..2 {
+        for port in 5000..5060u16 {
+            let number = (port % 2) as u8;
+            let frame = |id: &[u8]| quic(family, port, &short(id));
+            for tci in [VLAN, 0xa000 | VLAN] {
+                let tagged = tagged(frame(&[10, 1 + number]), tci);
+                assert_eq!(path.forwarded(Hook::Xdp, &tagged), number);
+            }
+            let other = tagged(frame(&[10, 2 - number]), VLAN);
+            assert_eq!(path.forwarded(Hook::Xdp, &other), 1 - number);
+            path.passes(Hook::Xdp, "no tag", &frame(&[10, 1]));
         }
     }
 }

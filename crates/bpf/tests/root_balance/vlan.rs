@@ -13,7 +13,7 @@ use weir_testkit::{packet::Packet, traffic};
 
 use super::{Path, SYN, VIP, addr, error, mac, quoted};
 
-const VLAN: u16 = 10;
+pub(super) const VLAN: u16 = 10;
 
 fn client(family: usize, host: u8) -> IpAddr {
     addr(&match family {
@@ -27,7 +27,7 @@ fn to_vip(frame: Packet, family: usize, host: u8) -> Packet {
 }
 
 /// Puts a tag into a frame.
-fn tagged(mut frame: Vec<u8>, tci: u16) -> Vec<u8> {
+pub(super) fn tagged(mut frame: Vec<u8>, tci: u16) -> Vec<u8> {
     let tag = [[0x81, 0], tci.to_be_bytes()].concat();
     frame.splice(12..12, tag);
     frame
