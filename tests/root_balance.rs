@@ -13,6 +13,8 @@ mod common;
 mod emergency;
 #[path = "root_balance/methods.rs"]
 mod methods;
+#[path = "root_balance/neighbours.rs"]
+mod neighbours;
 #[path = "root_balance/not_asked.rs"]
 mod not_asked;
 #[path = "root_balance/quic.rs"]

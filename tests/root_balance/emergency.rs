@@ -122,6 +122,22 @@ fn root_another_pool_serves_in_an_emergency() {
     let served_by = |who: &str| soon(who, || (web("served_by") == who).then_some(()));
     served_by("reals");
     assert_eq!(segment.all_served_by(20), [0].into());
+    // It is asked beforehand at the addresses that its own pool has not.
+    let address = format!("{}/128 dev lo", VIP[1]);
+    segment.reals[1]
+        .ip(&[format!("addr del {address}")])
+        .unwrap();
+    let lacks = format!(
+        "pool web: in an emergency these reals of pool backup would not serve it: {} (no answer at the virtual address {}:",
+        REAL[1], VIP[1]
+    );
+    soon("the alert", || alerts(&weir).contains(&lacks).then_some(()));
+    let shown = weir.ask(&["pool", "show", "backup"]).done().out;
+    assert!(shown.contains("up"), "{shown}");
+    segment.reals[1]
+        .ip(&[format!("addr add {address}")])
+        .unwrap();
+    soon("its end", || (alerts(&weir) == "[]").then_some(()));
     segment.kill(0);
     served_by("pool backup");
     assert_eq!(segment.all_served_by(20), [1].into());

@@ -81,6 +81,53 @@ fn root_a_real_without_a_virtual_address_is_down_by_name() {
     assert_eq!(segment.all_served_by(20), [1].into());
 }
 
+/// Nobody knows which of them is right: all go on serving, at each start.
+#[test]
+fn root_a_start_takes_no_real_out_where_none_has_a_virtual_address() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    for number in 0..2 {
+        segment.change_vip(number, "del", VIP[0]);
+    }
+    let mut weir = Weir::start(&segment.host, &with_check("http = \"/healthz\""));
+    for start in 0..3 {
+        if start > 0 {
+            weir.kill();
+            weir.run();
+        }
+        let begin = std::time::Instant::now();
+        let mut alerts = String::new();
+        while begin.elapsed() < std::time::Duration::from_secs(4) {
+            let shown = pool(&weir);
+            let mut reals = shown["reals"].as_array().unwrap().iter();
+            assert!(reals.all(|real| real["state"] != "down"), "{shown}");
+            assert!(start == 0 || shown["live"] == 2, "{shown}");
+            alerts = weir.json(&["status"])["alerts"].to_string();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(pool(&weir)["live"], 2);
+        for real in REAL {
+            let why = format!("{real} (no answer at the virtual address {}", VIP[0]);
+            assert!(alerts.contains(&why), "{alerts}");
+        }
+        let shown = weir.ask(&["pool", "show", "web"]).out;
+        assert!(
+            shown.contains("no answer at the virtual address"),
+            "{shown}"
+        );
+    }
+    // As soon as one has it, the other one is out.
+    segment.change_vip(1, "add", VIP[0]);
+    live_soon(&weir, 1);
+    assert_eq!(segment.all_served_by(20), [1].into());
+    weir.kill();
+    weir.run();
+    live_soon(&weir, 1);
+    assert_eq!(segment.all_served_by(20), [1].into());
+}
+
 /// A server that listens at the real's own address, and not at those of the pool.
 #[test]
 fn root_a_real_that_does_not_listen_at_a_virtual_address_is_down() {

@@ -163,6 +163,15 @@ pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
     (hash & !abi::BALANCE_DRAINS).max(1)
 }
 
+/// A real as the kernel has it from an earlier daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownReal {
+    /// The real's number: flows know their real by it and its [`real_id`].
+    pub number: u32,
+    /// The link-layer address to which packets for the real go: its own, or its router's.
+    pub dest: [u8; 6],
+}
+
 /// Whose real this value of the map is, whether it drains or not.
 fn id_of(real: &[u8]) -> Option<u64> {
     let bytes = real.get(offset_of!(balance_real, id)..)?.first_chunk()?;
@@ -321,23 +330,25 @@ impl Balancer {
             .context(|| "tell the kernel which real is for which flow".into())
     }
 
-    /// The numbers of the reals that an earlier daemon has written, by [`real_id`]: flows
-    /// know their real by both.
+    /// The reals that an earlier daemon has written, by [`real_id`].
     ///
     /// # Errors
     /// The kernel does not hand the map out.
-    pub fn real_numbers(&self) -> Result<HashMap<u64, u32>> {
-        let mut numbers = HashMap::new();
+    pub fn known_reals(&self) -> Result<HashMap<u64, KnownReal>> {
+        let mut known = HashMap::new();
         for number in 0..MAX_REALS as u32 {
             let what = || "read which reals the kernel has".into();
             let found = self.maps[3]
                 .lookup(&number.to_ne_bytes(), MapFlags::ANY)
                 .context(what)?;
-            if let Some(id) = found.as_deref().and_then(id_of).filter(|id| *id != 0) {
-                numbers.insert(id, number);
+            let found = found.as_deref();
+            let dest = found.and_then(|real| real.get(offset_of!(balance_real, dest)..));
+            let dest = dest.and_then(|dest| dest.first_chunk().copied());
+            if let Some((id, dest)) = found.and_then(id_of).zip(dest).filter(|(id, _)| *id != 0) {
+                known.insert(id, KnownReal { number, dest });
             }
         }
-        Ok(numbers)
+        Ok(known)
     }
 
     /// Makes this the real of a number; `None`: it takes nothing, and flows that were its

@@ -6,8 +6,11 @@ mod acl;
 mod check;
 pub mod config;
 mod emergency;
+#[cfg(test)]
+mod fixture;
 mod health;
 mod link;
+mod neighbours;
 mod not_begun;
 mod numbers;
 mod proxied;
@@ -18,10 +21,11 @@ mod sources;
 mod state;
 mod status;
 mod tunnel;
+mod vip_answers;
 mod vip_check;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::IpAddr,
     path::Path,
@@ -47,9 +51,11 @@ use check::Check;
 use config::{BalanceConfig, Forward, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
 use health::{Health, Life};
+use neighbours::Neighbours;
 use numbers::Numbers;
 use proxied::Proxied;
 use settings::{Setting, Settings};
+use vip_answers::{AtVips, StandIn};
 use vip_check::{VipAsker, VipCheck};
 
 pub use acl::PoolAccess;
@@ -73,6 +79,8 @@ const ABOUT_SETTINGS: &str = "balance:reals";
 const ABOUT_VIP_CHECKS: &str = "balance:vip-checks";
 /// Alerts about checks that cannot be begun have this subject.
 const ABOUT_CHECKS: &str = "balance:checks";
+/// Alerts about link-layer addresses of reals and routers have this subject.
+const ABOUT_NEIGHBOURS: &str = "balance:neighbours";
 /// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
@@ -118,6 +126,11 @@ struct State {
     /// Numbers of the pools in the kernel.
     pool_numbers: Numbers<String, MAX_POOLS>,
     real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
+    /// At a start: the link-layer addresses that an earlier daemon has left in the kernel, by
+    /// the reals' ids.
+    left: HashMap<u64, Mac>,
+    /// The link-layer addresses of reals and routers.
+    neighbours: Neighbours,
     /// The pools as the backend has been told of them.
     told: Option<Balance>,
     /// The shares that its rings are made of, where reals come back slowly.
@@ -177,10 +190,15 @@ struct RealState {
     check: Option<Check>,
     /// Behind a check that it has passed: whether it has the virtual addresses.
     vip_check: Option<VipCheck>,
-    /// The virtual address of its pool that is asked next, by its place in the list.
+    /// The virtual address of its pool that is asked next, by its place among those that this
+    /// host can ask, in rounds.
     vip_turn: usize,
     /// What came of the last check at virtual addresses.
-    has_vips: Option<Result<(), String>>,
+    at_vips: AtVips,
+    /// The same of the virtual addresses of other pools, for whose reals it stands in, by name.
+    stand_ins: BTreeMap<String, StandIn>,
+    /// The link-layer address that an earlier daemon had for it, until it is looked for.
+    before: Option<Mac>,
     /// The link-layer address of the real, or of the router before it.
     mac: Option<Mac>,
     /// The way to it, where that is a tunnel; its number is not in it.
@@ -336,12 +354,14 @@ impl Balancer {
                 settings: std::mem::take(&mut state.settings),
                 ..State::default()
             };
-            names
-                .iter()
-                .for_each(|name| self.alerts.clear(&about(name)));
+            for name in &names {
+                self.alerts.clear(&about(name));
+                self.alerts.clear(&about_emergency(name));
+            }
             self.alerts.clear(ABOUT);
             self.alerts.clear(ABOUT_VIP_CHECKS);
             self.alerts.clear(ABOUT_CHECKS);
+            self.alerts.clear(ABOUT_NEIGHBOURS);
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
@@ -350,14 +370,20 @@ impl Balancer {
         if state.real_numbers.0.is_empty()
             && let Some(forwarder) = self.backend.balancer()
         {
-            state.take_over(config, &forwarder.real_numbers()?);
+            state.take_over(config, &forwarder.known_reals()?);
             fresh.extend(state.real_numbers.0.values());
         }
         fresh.extend(state.configure(config));
         let gone = names
             .iter()
             .filter(|name| !config.pools.iter().any(|p| p.name == **name));
-        gone.for_each(|name| self.alerts.clear(&about(name)));
+        gone.for_each(|name| {
+            self.alerts.clear(&about(name));
+            self.alerts.clear(&about_emergency(name));
+        });
+        // Reals that are no neighbours yet are resolved while the first checks go on. An error
+        // is told below.
+        let _ = state.locate(|index| self.is_protected(index));
         let until = Instant::now() + state.first_checks();
         loop {
             state.check();
@@ -409,12 +435,7 @@ impl Balancer {
         }
         self.join_acls(state);
         self.follow_proxied(state);
-        let is_protected = |index| {
-            let all = self.backend.attachments().into_iter();
-            let mut names = all.map(|one| one.renamed.unwrap_or(one.interface));
-            names.any(|name| nix::net::if_::if_nametoindex(&*name) == Ok(index))
-        };
-        let link = match state.locate(is_protected) {
+        let link = match state.locate(|index| self.is_protected(index)) {
             Ok(link) => link,
             // What the backend has may be right still.
             Err(error) => {
@@ -441,6 +462,10 @@ impl Balancer {
         let alive = state.pools.iter().filter(|pool| pool.live() > 0);
         *self.alive() = alive.map(|pool| pool.config.name.clone()).collect();
         self.alerts.clear(ABOUT);
+        match state.neighbours.contested(Instant::now()) {
+            None => self.alerts.clear(ABOUT_NEIGHBOURS),
+            Some(message) => self.alerts.raise(ABOUT_NEIGHBOURS, message),
+        }
         match &state.no_vip_asker {
             None => self.alerts.clear(ABOUT_VIP_CHECKS),
             Some(error) => {
@@ -458,7 +483,21 @@ impl Balancer {
             self.note_servers(pool, now);
             self.alert(pool);
         }
+        for Pool { config, .. } in &state.pools {
+            let about = about_emergency(&config.name);
+            match state.stand_ins_that_lack(config) {
+                None => self.alerts.clear(&about),
+                Some(message) => self.alerts.raise(&about, message),
+            }
+        }
         Ok(())
+    }
+
+    /// Whether weir protects the interface of this index.
+    fn is_protected(&self, index: u32) -> bool {
+        let all = self.backend.attachments().into_iter();
+        let mut names = all.map(|one| one.renamed.unwrap_or(one.interface));
+        names.any(|name| nix::net::if_::if_nametoindex(&*name) == Ok(index))
     }
 
     /// Has the proxy do what is known now.
@@ -496,6 +535,8 @@ impl Balancer {
 
     fn tell(&self, state: &mut State, wanted: Balance) -> Result<(), weir_enforce::Error> {
         if state.told.as_ref() != Some(&wanted) {
+            // Half of it may be in the kernel, if it is refused.
+            state.told = None;
             weir_enforce::set_balance(&*self.backend, &wanted)?;
             state.told = Some(wanted);
         }
@@ -530,14 +571,11 @@ impl Balancer {
         });
         let missing = missing.collect::<Vec<_>>().join(", ");
         if is_served && missing.is_empty() {
-            if pool.lack_vips() {
-                let mut errors = pool.reals.iter().filter_map(|real| {
-                    let error = real.has_vips.as_ref()?.as_ref().err()?;
-                    Some(format!("{} ({error})", real.config.address))
-                });
-                let first = errors.next().unwrap_or_default();
+            let lacking = pool.lack_vips();
+            if !lacking.is_empty() {
                 let message = format!(
-                    "pool {name}: all reals fail at a virtual address, so that none is taken out for it: {first}"
+                    "pool {name}: all reals fail at a virtual address, so that none is taken out for it: {}",
+                    lacking.join(", ")
                 );
                 return self.alerts.raise(&about(name), message);
             }
@@ -590,7 +628,7 @@ impl Balancer {
             {
                 self.alerts.raise(ABOUT, error.to_string());
             }
-            let is_waiting = state.reals().any(RealState::is_being_checked);
+            let is_waiting = state.reals().any(RealState::is_being_asked);
             let next = state.reals().map(|real| real.next).min();
             drop(state);
             let due = next.map_or(NEIGHBOURS, |at| {
@@ -618,6 +656,11 @@ fn vip_for(pool: &PoolConfig, real: IpAddr) -> IpAddr {
     let mut vips = pool.vips.iter();
     let same = vips.clone().find(|vip| vip.is_ipv4() == real.is_ipv4());
     *same.or(vips.next()).unwrap_or(&real)
+}
+
+/// What alerts about those who would stand in for a pool are about.
+fn about_emergency(pool: &str) -> String {
+    format!("pool-{pool}:emergency")
 }
 
 /// What alerts about a pool are about.

@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use weir_bpf::{
-    balance::{PoolRules, Real, RealCount, ServiceCount, VirtualService},
+    balance::{KnownReal, PoolRules, Real, RealCount, ServiceCount, VirtualService},
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
 };
 use weir_core::{
@@ -379,12 +379,12 @@ pub trait Forwarder {
     /// The kernel, or the hook in force, cannot forward.
     fn set_balance(&self, balance: &Balance) -> Result<(), Error>;
 
-    /// The numbers that reals have in the kernel, by [`weir_bpf::balance::real_id`]: those
-    /// that an earlier daemon gave them, too.
+    /// The reals that the kernel has, by [`weir_bpf::balance::real_id`]: those of an earlier
+    /// daemon, too.
     ///
     /// # Errors
     /// The kernel does not tell.
-    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error>;
+    fn known_reals(&self) -> Result<HashMap<u64, KnownReal>, Error>;
 
     /// What was sent to the real of this number.
     fn real_count(&self, number: u32) -> Result<RealCount, Error>;

@@ -18,9 +18,9 @@ use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes
 
 use crate::{
     Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
-    Decoys, Entry, Error, Expiry, Forwarder, InsertError, InsertSummary, Limit, NeighbourSnapshot,
-    PacketEvent, PacketEvents, Policy, RealCount, ServiceCount, Settings, TarpitCounts, Usage,
-    Work, claim::Claim, features,
+    Decoys, Entry, Error, Expiry, Forwarder, InsertError, InsertSummary, KnownReal, Limit,
+    NeighbourSnapshot, PacketEvent, PacketEvents, Policy, RealCount, ServiceCount, Settings,
+    TarpitCounts, Usage, Work, claim::Claim, features,
 };
 use family::Family;
 pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
@@ -457,9 +457,9 @@ impl Forwarder for BackendSwap {
         Ok(())
     }
 
-    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error> {
+    fn known_reals(&self) -> Result<HashMap<u64, KnownReal>, Error> {
         match self.backend().balancer() {
-            Some(forwarder) => forwarder.real_numbers(),
+            Some(forwarder) => forwarder.known_reals(),
             None => Ok(HashMap::new()),
         }
     }

@@ -41,8 +41,8 @@ pub use weir_bpf::decoy::MAX_TARPIT_PREFIXES;
 pub use weir_bpf::{
     BanCounts,
     balance::{
-        MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, QuicServer, Real, RealCount, SLOTS,
-        ServiceCount, SlotBy, Tunnel, VirtualService, real_id,
+        KnownReal, MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, QuicServer, Real, RealCount,
+        SLOTS, ServiceCount, SlotBy, Tunnel, VirtualService, real_id,
     },
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
     lock::is_stopped,

@@ -58,8 +58,13 @@ pub(super) fn servers<'a>(pool: &'a Pool, pools: &'a [Pool]) -> (Servers, Vec<&'
             Some(Emergency::Reals(_)) => (Servers::Emergency, of(pool, true)),
             Some(Emergency::Pool(name)) => {
                 let named = pools.iter().find(|other| other.config.name == *name);
-                let takers = named.map(|named| of(named, false));
-                (Servers::Pool(name.clone()), takers.unwrap_or_default())
+                let mut takers = named.map(|named| of(named, false)).unwrap_or_default();
+                // Where none has the virtual addresses, an alert says so.
+                let has_vips = |real: &&RealState| real.lacks_vips_of(&pool.config.name).is_none();
+                if takers.iter().any(has_vips) {
+                    takers.retain(has_vips);
+                }
+                (Servers::Pool(name.clone()), takers)
             }
         };
     }

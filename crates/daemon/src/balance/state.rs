@@ -16,7 +16,7 @@ use weir_core::{
         turns::turns,
     },
 };
-use weir_enforce::{PoolRules, QuicServer, Real, SLOTS, VirtualService, real_id};
+use weir_enforce::{KnownReal, PoolRules, QuicServer, Real, SLOTS, VirtualService, real_id};
 use weir_events::Event;
 
 use super::{
@@ -29,12 +29,11 @@ use super::{
     link::{Link, link},
     not_begun::NotBegun,
     settings::Mode,
-    sources,
-    tunnel::{self, Neighbourhoods},
-    vip_check::{VipAsker, VipCheck},
+    sources, tunnel,
+    vip_answers::AtVips,
+    vip_check::VipAsker,
     vip_for,
 };
-use crate::host::{interface, neighbours};
 
 /// The most checks that are under way at once, each with a descriptor of its own.
 const MAX_CHECKS: usize = 256;
@@ -52,37 +51,6 @@ impl Pool {
             })
         };
         self.reals.iter().filter_map(with).collect()
-    }
-
-    /// What becomes of a real that was asked at the virtual addresses. One that lacks them
-    /// is down while another real has them, or may have: that none has is no reason to
-    /// serve nobody, but one to tell ([`Pool::lack_vips`]).
-    fn judge_vip_check(&mut self, real: usize, outcome: Result<(), String>) -> Result<(), String> {
-        let asked = &mut self.reals[real];
-        asked.has_vips = Some(outcome.clone());
-        if outcome.is_ok() {
-            let count = self.config.vips.len().max(1);
-            asked.vip_turn = (asked.vip_turn + VipCheck::STEP) % count;
-        }
-        match self.lack_vips() {
-            true => Ok(()),
-            false => outcome,
-        }
-    }
-
-    /// Whether all reals of the pool were asked at the virtual addresses, and no real that
-    /// lives has them.
-    pub(super) fn lack_vips(&self) -> bool {
-        let mut lack = false;
-        for real in &self.reals {
-            match &real.has_vips {
-                Some(Err(_)) => lack = true,
-                // It takes nothing anyway, and cannot take the others' place.
-                _ if real.health.life == Life::Down || real.weight() == 0 => (),
-                _ => return false,
-            }
-        }
-        lack
     }
 }
 
@@ -111,7 +79,6 @@ impl RealState {
 
     /// A check of it is over; what is to be told.
     pub(super) fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) -> Option<Event> {
-        (self.check, self.vip_check) = (None, None);
         let lives = outcome.is_ok();
         self.why = outcome.err().unwrap_or_default();
         let was_down = self.health.life == Life::Down;
@@ -177,12 +144,15 @@ fn reals_of(config: &BalanceConfig) -> Vec<(String, IpAddr)> {
 }
 
 impl State {
-    /// At a start: reals have the numbers by which the flows in the kernel know them, so
-    /// that these stay where they are. `numbers`: by the reals' ids.
-    pub(super) fn take_over(&mut self, config: &BalanceConfig, numbers: &HashMap<u64, u32>) {
-        let known =
-            |(pool, address): &(String, IpAddr)| numbers.get(&real_id(pool, *address)).copied();
-        self.real_numbers.take_over(&reals_of(config), known);
+    /// At a start: reals have the numbers by which the flows in the kernel know them, and the
+    /// link-layer addresses, so that these stay where they are. `known`: by the reals' ids.
+    pub(super) fn take_over(&mut self, config: &BalanceConfig, known: &HashMap<u64, KnownReal>) {
+        let number = |(pool, address): &(String, IpAddr)| {
+            let known = known.get(&real_id(pool, *address));
+            known.map(|real| real.number)
+        };
+        self.real_numbers.take_over(&reals_of(config), number);
+        self.left = known.iter().map(|(id, real)| (*id, real.dest)).collect();
     }
 
     /// Takes a configuration on; what is known of reals that stay is kept. One that had
@@ -237,7 +207,8 @@ impl State {
                         setting,
                         is_proxied: pool.is_proxied(),
                         vip_check: None,
-                        has_vips: None,
+                        at_vips: AtVips::default(),
+                        stand_ins: BTreeMap::new(),
                         ..known
                     },
                     None => RealState {
@@ -259,7 +230,9 @@ impl State {
                         check: None,
                         vip_check: None,
                         vip_turn: 0,
-                        has_vips: None,
+                        at_vips: AtVips::default(),
+                        stand_ins: BTreeMap::new(),
+                        before: self.left.get(&real_id(&pool.name, real.address)).copied(),
                         mac: None,
                         way: None,
                         no_way: String::new(),
@@ -275,6 +248,7 @@ impl State {
             }
         });
         self.pools = pools.collect();
+        self.left.clear();
         self.sources = self.find_sources();
         self.is_new = true;
         fresh
@@ -308,26 +282,41 @@ impl State {
                 let own = real.check.as_mut().map(|c| c.look(&config.check.kind));
                 let vip = real.vip_check.as_mut().zip(self.vip_asker.as_ref());
                 let vip = vip.map(|(check, asker)| check.look(&answers, asker));
-                match own.or(vip) {
-                    Some(Some(Ok(()))) if real.check.is_some() && self.begin_vip_check(p, r) => {
-                        under_way += 1;
-                    }
-                    Some(Some(outcome)) => {
-                        let outcome = match self.pools[p].reals[r].vip_check.is_some() {
-                            true => self.pools[p].judge_vip_check(r, outcome),
-                            false => outcome,
-                        };
+                match (own, vip) {
+                    (Some(Some(outcome)), _) => {
+                        real.check = None;
+                        if outcome.is_ok() {
+                            self.begin_stand_in_checks(p, r);
+                            if self.begin_vip_check(p, r) {
+                                under_way += 1;
+                                continue;
+                            }
+                        }
                         let Pool { config, reals, .. } = &mut self.pools[p];
+                        reals[r].decide_by_check();
                         self.news.extend(reals[r].note(config, outcome));
                     }
-                    Some(None) => {
+                    (None, Some(Some(outcome))) => {
+                        real.vip_check = None;
+                        self.pools[p].note_at_vips(r, outcome);
+                        let Pool { config, reals, .. } = &mut self.pools[p];
+                        if reals[r].at_vips == AtVips::Answers {
+                            self.news.extend(reals[r].note(config, Ok(())));
+                        }
+                    }
+                    (Some(None), _) | (None, Some(None)) => {
                         under_way += 1;
                         commands += usize::from(is_command);
                     }
-                    None => (),
+                    (None, None) => (),
                 }
             }
+            for (r, outcome) in self.pools[p].decide_at_vips() {
+                let Pool { config, reals, .. } = &mut self.pools[p];
+                self.news.extend(reals[r].note(config, outcome));
+            }
         }
+        self.look_at_stand_ins(&answers);
         // Who has waited longest is next, so that no pool's dead reals keep the checks of
         // others from being begun.
         let now = Instant::now();
@@ -370,43 +359,6 @@ impl State {
         }
     }
 
-    /// Asks a real that has passed its check at the virtual addresses of its pool;
-    /// `false`: it is not asked.
-    fn begin_vip_check(&mut self, pool: usize, real: usize) -> bool {
-        let Pool { config, reals, .. } = &mut self.pools[pool];
-        let real = &mut reals[real];
-        if !config.asks_vips() {
-            return false;
-        }
-        if self.vip_asker.is_none() {
-            let opened = match interface(&self.interface) {
-                Ok(Some(interface)) => VipAsker::open(interface),
-                Ok(None) => return false,
-                Err(error) => Err(error),
-            };
-            match opened {
-                Ok(asker) => (self.vip_asker, self.no_vip_asker) = (Some(asker), None),
-                Err(error) => self.no_vip_asker = Some(error.to_string()),
-            }
-        }
-        let Some(asker) = &mut self.vip_asker else {
-            return false;
-        };
-        // A first check has just made a neighbour of it.
-        let mac = real.mac.or_else(|| {
-            let known = neighbours(asker.index()).ok()?;
-            known.get(&real.config.address).copied()
-        });
-        let Some(mac) = mac else {
-            return false;
-        };
-        let at = (real.config.address, mac);
-        let check = VipCheck::begin(config, at, real.vip_turn, &self.sources, asker);
-        real.check = None;
-        real.vip_check = check;
-        real.vip_check.is_some()
-    }
-
     /// Looks where the reals are on the segment.
     pub(super) fn locate(
         &mut self,
@@ -414,32 +366,36 @@ impl State {
     ) -> io::Result<Option<Link>> {
         let link = link(&self.interface, is_protected)?;
         self.sources = self.find_sources();
-        let known = match &link {
-            Some(link) => neighbours(link.index)?,
-            None => BTreeMap::new(),
-        };
         // Checks that are under way are over without an answer then, and begun anew.
         let is_same = |asker: &VipAsker| link.as_ref().is_some_and(|l| asker.is_of(l.index, l.mac));
         if !self.vip_asker.as_ref().is_some_and(is_same) {
             self.vip_asker = None;
             let all = self.pools.iter_mut().flat_map(|pool| &mut pool.reals);
-            all.for_each(|real| real.vip_check = None);
+            all.for_each(RealState::forget_questions);
         }
-        let mut neighbourhoods = Neighbourhoods::default();
+        self.neighbours.begin();
         for pool in &mut self.pools {
             for real in &mut pool.reals {
                 let address = real.config.address;
                 (real.mac, real.way) = (None, None);
                 real.no_way.clear();
+                // It seeds what is known of the neighbour, and counts no more once that is.
+                let before = real.before.take();
                 match &pool.config.forward {
                     Forward::L2 => {
-                        real.mac = known.get(&address).copied();
+                        if let Some(link) = &link {
+                            let mut networks = self.sources.iter().map(|one| one.network);
+                            let is_on_link = networks.any(|network| network.contains(address));
+                            let key = (link.index, address);
+                            real.mac = self.neighbours.find(key, before, is_on_link)?;
+                        }
                         if real.mac.is_none() {
                             real.no_way = format!("it is no neighbour on {}", self.interface);
                         }
                     }
                     Forward::Tunnel(config) => {
-                        match tunnel::way(&pool.config, config, address, &mut neighbourhoods)? {
+                        let neighbours = &mut self.neighbours;
+                        match tunnel::way(&pool.config, config, address, before, neighbours)? {
                             Ok(way) => (real.mac, real.way) = (Some(way.dest), Some(way)),
                             Err(why) => real.no_way = why,
                         }
@@ -448,6 +404,7 @@ impl State {
                 }
             }
         }
+        self.neighbours.end();
         Ok(link)
     }
 

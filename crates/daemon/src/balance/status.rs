@@ -92,7 +92,8 @@ pub struct RealStatus {
     /// `unknown` (no check of it has ended yet).
     pub state: &'static str,
     /// The reason of a state: of `down` the result of the last check; of `unresolved` the
-    /// missing way; of `unknown` that it has flows from before, if so.
+    /// missing way; of `unknown` that it has flows from before, if so; of `up` what its last
+    /// check found wrong, or the virtual address at which it does not answer, if so.
     pub why: String,
     /// The time at which the real was found up or down.
     pub since: Timestamp,
@@ -206,6 +207,10 @@ impl Balancer {
                 (None, Some(why)) => format!("cannot be checked: {why}"),
                 _ if real.health == Health::UNKNOWN_WITH_FLOWS => {
                     "not checked yet, keeps its flows".to_owned()
+                }
+                // It is kept, because no other answers there.
+                (None, None) if real.why.is_empty() => {
+                    real.lacks_vips().unwrap_or_default().to_owned()
                 }
                 (None, None) => real.why.clone(),
             },

@@ -2,15 +2,14 @@
 //! of the outer header, and how large a packet may be. Asked anew each second, as a route
 //! and a neighbour change; the packet path looks nothing up.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    io,
-    net::IpAddr,
-};
+use std::{io, net::IpAddr};
 
 use weir_enforce::{Real, Tunnel};
 
-use super::config::{PoolConfig, TunnelConfig};
+use super::{
+    config::{PoolConfig, TunnelConfig},
+    neighbours::Neighbours,
+};
 use crate::host::{self, Mac};
 
 /// What a client can be told at least: every host takes so large an IPv6 packet (RFC 8200
@@ -18,27 +17,14 @@ use crate::host::{self, Mac};
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;
 
-/// Neighbours by interface, asked once each time.
-#[derive(Default)]
-pub(super) struct Neighbourhoods(BTreeMap<u32, BTreeMap<IpAddr, Mac>>);
-
-impl Neighbourhoods {
-    fn of(&mut self, ifindex: u32, addr: IpAddr) -> io::Result<Option<Mac>> {
-        let known = match self.0.entry(ifindex) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(host::neighbours(ifindex)?),
-        };
-        Ok(known.get(&addr).copied())
-    }
-}
-
 /// Where packets for a real go, in which outer header, or why nowhere. Of [`Real::id`] it
-/// knows nothing.
+/// knows nothing. `before`: the link-layer address to which an earlier daemon sent them.
 pub(super) fn way(
     pool: &PoolConfig,
     tunnel: &TunnelConfig,
     real: IpAddr,
-    neighbourhoods: &mut Neighbourhoods,
+    before: Option<Mac>,
+    neighbours: &mut Neighbours,
 ) -> io::Result<Result<Real, String>> {
     let Some(route) = host::route(real)? else {
         return Ok(Err("there is no route to it".to_owned()));
@@ -70,7 +56,8 @@ pub(super) fn way(
     if let Err(why) = fits(pool, &tunnel) {
         return Ok(Err(why));
     }
-    let Some(dest) = neighbourhoods.of(route.ifindex, route.next_hop)? else {
+    let next_hop = (route.ifindex, route.next_hop);
+    let Some(dest) = neighbours.find(next_hop, before, true)? else {
         return Ok(Err(format!(
             "{} on the way to it does not say its link-layer address",
             route.next_hop
@@ -106,32 +93,13 @@ fn fits(pool: &PoolConfig, tunnel: &Tunnel) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::config::{CheckConfig, CheckKind, Forward, Method};
-    use std::time::Duration;
+    use crate::balance::fixture::pool_of;
 
     #[test]
     fn a_way_too_narrow_for_every_client_is_named() {
         let pool = |vip: &str| PoolConfig {
-            name: "web".to_owned(),
             vips: vec![vip.parse().unwrap()],
-            ports: vec![],
-            reals: vec![],
-            emergency: None,
-            acl: None,
-            method: Method::Maglev,
-            slow_start: Duration::ZERO,
-            udp_timeout: Duration::from_secs(60),
-            forward: Forward::L2,
-            check: CheckConfig {
-                kind: CheckKind::Tcp,
-                port: 80,
-                is_port_chosen: true,
-                interval: Duration::from_secs(1),
-                timeout: Duration::from_secs(1),
-                rise: 1,
-                fall: 1,
-                asks_vips: false,
-            },
+            ..pool_of(0, 80)
         };
         let tunnel = |mtu, dest: &str, gue_port| Tunnel {
             source: dest.parse().unwrap(),

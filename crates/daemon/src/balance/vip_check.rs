@@ -9,6 +9,8 @@
 //! (but the answer to a `udp` check, which has no number), and a real that still waits for
 //! the end of an earlier one (its RST was lost) answers all the same.
 
+mod filter;
+
 use std::{
     hash::{BuildHasher, RandomState},
     io,
@@ -18,10 +20,10 @@ use std::{
 };
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::set_socket_recv_buffer_size_force};
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use weir_core::{
     Protocol as Transport,
-    balance::probe::{self, Answer, ETHERNET, Question},
+    balance::probe::{self, Answer, Question},
 };
 
 use super::{
@@ -30,6 +32,7 @@ use super::{
     sources,
 };
 use crate::host::{Interface, InterfaceAddress, Mac};
+use filter::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, filter};
 
 /// The most virtual addresses that one check asks; of more, the next ones come next.
 const AT_ONCE: usize = 8;
@@ -45,76 +48,6 @@ const LAST_PORT: u16 = 64_999;
 const DRAWS: usize = 16;
 /// Room for the answers of all reals that are asked at once, in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
-
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const TCP: u32 = 6;
-const UDP: u32 = 17;
-const ICMP: u32 = 1;
-const ICMPV6: u32 = 58;
-/// Type and code of "port unreachable" (RFC 792, RFC 4443).
-const UNREACHABLE: u32 = 0x0303;
-const UNREACHABLE_V6: u32 = 0x0104;
-/// linux/filter.h
-const LOAD_BYTE: u16 = 0x30;
-const LOAD_INDEX: u16 = 0x01;
-const LOAD_HALF_BEHIND: u16 = 0x48;
-const LOAD_BYTE_BEHIND: u16 = 0x50;
-/// Four times the lower half of a byte: the length of an IPv4 header.
-const LOAD_HEADER_LENGTH: u16 = 0xb1;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_ABOVE: u16 = 0x25;
-const JUMP_IF_NOT_BELOW: u16 = 0x35;
-const JUMP_IF_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
-const ACK: u32 = 0x10;
-const SYN_OR_RST: u32 = 0x06;
-
-/// Takes what may answer one of the ports that ask, and nothing else: TCP segments which
-/// acknowledge a SYN or refuse it, datagrams, and "port unreachable". The kernel asks it of
-/// each packet of the family that reaches this host's stack by the interface.
-fn filter(ethertype: u16) -> [SockFilter; 19] {
-    let l3 = ETHERNET as u32;
-    let is_ipv4 = ethertype == ETHERTYPE_IPV4;
-    let (protocol, header, icmp, unreachable) = match is_ipv4 {
-        true => (
-            l3 + 9,
-            SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, l3),
-            ICMP,
-            UNREACHABLE,
-        ),
-        false => (
-            l3 + 6,
-            SockFilter::new(LOAD_INDEX, 0, 0, 40),
-            ICMPV6,
-            UNREACHABLE_V6,
-        ),
-    };
-    let port = || SockFilter::new(LOAD_HALF_BEHIND, 0, 0, l3 + 2);
-    [
-        header,
-        SockFilter::new(LOAD_BYTE, 0, 0, protocol),
-        // To the datagrams.
-        SockFilter::new(JUMP_IF_EQUAL, 0, 7, TCP),
-        port(),
-        SockFilter::new(JUMP_IF_NOT_BELOW, 0, 13, FIRST_PORT.into()),
-        SockFilter::new(JUMP_IF_ABOVE, 12, 0, LAST_PORT.into()),
-        SockFilter::new(LOAD_BYTE_BEHIND, 0, 0, l3 + 13),
-        SockFilter::new(JUMP_IF_ANY_BIT, 0, 10, ACK),
-        SockFilter::new(JUMP_IF_ANY_BIT, 0, 9, SYN_OR_RST),
-        SockFilter::new(RETURN, 0, 0, LONGEST as u32),
-        // Datagrams; else to the errors.
-        SockFilter::new(JUMP_IF_EQUAL, 0, 3, UDP),
-        port(),
-        SockFilter::new(JUMP_IF_NOT_BELOW, 0, 5, FIRST_PORT.into()),
-        SockFilter::new(JUMP_IF_ABOVE, 4, 3, LAST_PORT.into()),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 3, icmp),
-        SockFilter::new(LOAD_HALF_BEHIND, 0, 0, l3),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 1, unreachable),
-        SockFilter::new(RETURN, 0, 0, LONGEST as u32),
-        SockFilter::new(RETURN, 0, 0, 0),
-    ]
-}
 
 /// The sockets by which reals of an interface's segment are asked.
 pub(super) struct VipAsker {
@@ -135,7 +68,7 @@ impl VipAsker {
             let protocol = Protocol::from(i32::from(ethertype.to_be()));
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
             socket.set_nonblocking(true)?;
-            socket.attach_filter(&filter(ethertype))?;
+            socket.attach_filter(&filter(ethertype, FIRST_PORT..=LAST_PORT, LONGEST))?;
             let socket = OwnedFd::from(socket);
             interface.bind(&socket)?;
             // Without CAP_NET_ADMIN the usual room must do.
@@ -247,6 +180,14 @@ impl By<'_> {
         }
     }
 
+    /// Whether a port that is closed is as bad as silence.
+    fn must_be_open(&self) -> bool {
+        match self.asks {
+            Asks::Syn { must_be_open } => must_be_open,
+            Asks::Name(_) | Asks::Payload(_) => true,
+        }
+    }
+
     fn frame(&self, question: &Question) -> Vec<u8> {
         match self.asks {
             Asks::Syn { .. } => probe::syn(question),
@@ -254,6 +195,47 @@ impl By<'_> {
             Asks::Payload(text) => probe::datagram(question, text.as_bytes()),
         }
     }
+
+    /// A question to a real at this virtual address. One by a datagram has a port of its own,
+    /// so that the answer to another question is none to this one.
+    fn ask(&self, real: Mac, source: IpAddr, vip: IpAddr, asker: &mut VipAsker) -> AskedAt {
+        let mut question = asker.question(real, source, vip, self);
+        let mut holds_port = None;
+        if self.protocol() == Transport::Udp {
+            for _ in 0..DRAWS {
+                match UdpSocket::bind((source, question.source_port)) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                        question = asker.question(real, source, vip, self);
+                    }
+                    bound => {
+                        holds_port = bound.ok();
+                        break;
+                    }
+                }
+            }
+        }
+        AskedAt {
+            frame: self.frame(&question),
+            is_answered: false,
+            _holds_port: holds_port,
+            question,
+        }
+    }
+}
+
+/// The virtual addresses that are asked next, each with the address that asks: of those that
+/// this host can ask, so many from the `turn`th on.
+fn next(
+    vips: &[IpAddr],
+    turn: usize,
+    source: impl Fn(IpAddr) -> Option<IpAddr>,
+) -> Vec<(IpAddr, IpAddr)> {
+    let all = vips.iter();
+    let all: Vec<_> = all.filter_map(|vip| Some((*vip, source(*vip)?))).collect();
+    let count = all.len();
+    (0..count.min(AT_ONCE))
+        .map(|n| all[(turn + n) % count])
+        .collect()
 }
 
 /// A question that was asked.
@@ -304,50 +286,21 @@ impl VipCheck {
             return None;
         }
         let by = way(pool)?;
-        let count = pool.vips.len();
-        let next = (0..count.min(AT_ONCE)).map(|n| pool.vips[(turn + n) % count]);
         // The address that the real has just answered to, where it is of the family.
         let source = |vip: IpAddr| match vip.is_ipv4() == address.is_ipv4() {
             true => sources::of(sources, address),
             false => sources::of(sources, vip),
         };
-        let asked: Vec<_> = next
-            .filter_map(|vip| Some((vip, source(vip)?)))
-            .map(|(vip, source)| {
-                let mut question = asker.question(mac, source, vip, &by);
-                let mut port = None;
-                if by.protocol() == Transport::Udp {
-                    // Its own, so that the answer to another question is none to this one.
-                    for _ in 0..DRAWS {
-                        match UdpSocket::bind((source, question.source_port)) {
-                            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                                question = asker.question(mac, source, vip, &by);
-                            }
-                            bound => {
-                                port = bound.ok();
-                                break;
-                            }
-                        }
-                    }
-                }
-                AskedAt {
-                    frame: by.frame(&question),
-                    is_answered: false,
-                    _holds_port: port,
-                    question,
-                }
-            })
+        let asked = next(&pool.vips, turn, source);
+        let asked = asked.into_iter();
+        let asked: Vec<_> = asked
+            .map(|(vip, source)| by.ask(mac, source, vip, asker))
             .collect();
         let now = Instant::now();
         let timeout = pool.check.timeout;
         let check = Self {
             asked,
-            must_be_open: !matches!(
-                by.asks,
-                Asks::Syn {
-                    must_be_open: false
-                }
-            ),
+            must_be_open: by.must_be_open(),
             refused: None,
             again: Some(now + timeout / 2),
             until: now + timeout,
@@ -356,8 +309,8 @@ impl VipCheck {
         (!check.asked.is_empty()).then_some(check)
     }
 
-    /// How far the next check is to begin behind the first virtual address of one that was
-    /// passed; behind another one the same are asked again.
+    /// How many turns further the next check begins behind one that was passed; behind another
+    /// one the same are asked again.
     pub(super) const STEP: usize = AT_ONCE;
 
     /// A frame that cannot be sent is one that is not answered.
@@ -452,4 +405,44 @@ fn way(pool: &PoolConfig) -> Option<By<'_>> {
         port: checked,
         asks,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses of a family that this host has not are no reason to ask none of the other.
+    #[test]
+    fn addresses_that_cannot_be_asked_take_no_turn() {
+        let six = (0..8).map(|n| format!("2001:db8::{:x}", 0x80 + n));
+        let four = (0..9).map(|n| format!("192.0.2.{}", 80 + n));
+        let vips: Vec<IpAddr> = six.chain(four).map(|vip| vip.parse().unwrap()).collect();
+        let of = |is_ipv4: bool| {
+            let asked_from: IpAddr = if is_ipv4 { "192.0.2.1" } else { "2001:db8::1" }
+                .parse()
+                .unwrap();
+            move |vip: IpAddr| (vip.is_ipv4() == is_ipv4).then_some(asked_from)
+        };
+        let asked = |turn, source: &dyn Fn(IpAddr) -> Option<IpAddr>| -> Vec<IpAddr> {
+            next(&vips, turn, source)
+                .into_iter()
+                .map(|(vip, _)| vip)
+                .collect()
+        };
+        let (four, six) = (of(true), of(false));
+        assert_eq!(asked(0, &four), vips[8..16]);
+        let second = asked(VipCheck::STEP, &four);
+        assert_eq!(second[0], vips[16]);
+        assert_eq!(second[1..], vips[8..15]);
+        assert_eq!(asked(0, &six), vips[..8]);
+        assert!(asked(3, &|_| None).is_empty());
+        // All of them have their turn.
+        let source = |_| Some(vips[0]);
+        let mut seen: Vec<_> = (0..3)
+            .flat_map(|n| asked(n * VipCheck::STEP, &source))
+            .collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), vips.len());
+    }
 }

@@ -4,7 +4,10 @@
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
-use weir_netlink::{Attributes, Message, NLM_F_DUMP, Protocol, Request, ask, half, ip, word};
+use weir_netlink::{
+    Attributes, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, Protocol, Request,
+    ask, family, half, ip, word,
+};
 
 /// linux/rtnetlink.h, linux/neighbour.h
 const RTM_NEWNEIGH: u16 = 28;
@@ -13,6 +16,8 @@ const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// Reachable, stale, delay, probe, permanent: an address is known.
 const NUD_KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
+/// Has the kernel resolve an entry as if somebody sent to it (NTF_USE).
+const USE: u8 = 0x01;
 /// What a neighbour's message has before its attributes.
 const NDMSG: usize = 12;
 
@@ -24,6 +29,21 @@ pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
     let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG]).finish();
     let found = ask(Protocol::Route, &request, |message| read(message, ifindex))?;
     Ok(found.into_iter().collect())
+}
+
+/// Has the kernel find out the link-layer address of this neighbour, as for a packet of this
+/// host's own; nothing waits for the answer.
+///
+/// # Errors
+/// The interface is gone, or the kernel has no room.
+pub(crate) fn resolve(ifindex: u32, addr: IpAddr) -> io::Result<()> {
+    let mut body = [0; NDMSG];
+    body[0] = family(addr);
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    body[10] = USE;
+    let flags = NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
+    let request = Request::new(RTM_NEWNEIGH, flags, &body).address(NDA_DST, addr);
+    ask(Protocol::Route, &request.finish(), |_| None::<()>).map(drop)
 }
 
 /// Reads a neighbour from a netlink message.

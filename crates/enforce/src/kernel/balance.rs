@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use weir_bpf::{
     AnswerProgram,
-    balance::{RealCount, ServiceCount},
+    balance::{KnownReal, RealCount, ServiceCount},
 };
 
 use super::Kernel;
@@ -68,8 +68,8 @@ impl Forwarder for Kernel {
         Ok(())
     }
 
-    fn real_numbers(&self) -> Result<HashMap<u64, u32>, Error> {
-        Ok(self.tables().current.balancer.real_numbers()?)
+    fn known_reals(&self) -> Result<HashMap<u64, KnownReal>, Error> {
+        Ok(self.tables().current.balancer.known_reals()?)
     }
 
     fn real_count(&self, number: u32) -> Result<RealCount, Error> {

@@ -1,7 +1,10 @@
 //! What is known of reals over starts, reloads and checks.
 
 use super::*;
-use crate::balance::{config, settings::Setting};
+use crate::balance::{
+    fixture::{config_of, pool_of},
+    settings::Setting,
+};
 
 #[test]
 fn a_dead_real_is_down_for_the_reason_by_which_it_was_found_down() {
@@ -20,52 +23,6 @@ fn a_dead_real_is_down_for_the_reason_by_which_it_was_found_down() {
     }
     assert!(real.note(&pool, Ok(())).is_some());
     assert!(real.why.is_empty());
-}
-
-/// A pool with so many reals, checked by HTTP at a port.
-fn pool_of(reals: usize, port: u16) -> PoolConfig {
-    let real = |n: usize| config::RealConfig {
-        address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
-        weight: 1,
-        port: None,
-        quic_server_id: None,
-    };
-    let http = config::HttpConfig {
-        path: "/".to_owned(),
-        host: None,
-        status: vec![200..=399],
-    };
-    PoolConfig {
-        name: "web".to_owned(),
-        vips: vec![],
-        ports: vec![],
-        reals: (0..reals).map(real).collect(),
-        emergency: None,
-        acl: None,
-        method: Method::Maglev,
-        slow_start: Duration::ZERO,
-        udp_timeout: Duration::from_secs(60),
-        forward: Forward::L2,
-        check: config::CheckConfig {
-            kind: config::CheckKind::Http(http),
-            port,
-            is_port_chosen: true,
-            interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(600),
-            rise: 1,
-            fall: 1,
-            asks_vips: false,
-        },
-    }
-}
-
-fn config_of(pool: PoolConfig) -> BalanceConfig {
-    BalanceConfig {
-        interface: Some("eth0".to_owned()),
-        announce: false,
-        threads: None,
-        pools: vec![pool],
-    }
 }
 
 #[test]
@@ -93,6 +50,14 @@ fn checks_are_bounded_and_nobody_is_forgotten() {
     let begun = are_under_way(&state);
     assert!(begun[MAX_CHECKS..].iter().all(|begun| *begun));
     assert_eq!(begun.iter().filter(|begun| **begun).count(), MAX_CHECKS);
+}
+
+/// A real as an earlier daemon has left it.
+fn known(number: u32) -> KnownReal {
+    KnownReal {
+        number,
+        dest: [2, 0, 0, 0, 1, number as u8],
+    }
 }
 
 /// The segment of the reals, each of which was found there.
@@ -128,10 +93,14 @@ fn after_a_start_reals_that_the_kernel_has_keep_their_flows_until_they_are_check
     let config = config_of(pool.clone());
     let mut state = State::default();
     // The last one is new, or was down when the earlier daemon ended.
-    let numbers = (0..3).map(|n| (real_id("web", pool.reals[n].address), 10 + n as u32));
-    state.take_over(&config, &numbers.collect());
+    let left = (0..3).map(|n| (real_id("web", pool.reals[n].address), known(10 + n as u32)));
+    state.take_over(&config, &left.collect());
     let fresh = state.configure(&config);
     assert_eq!(fresh.len(), 1);
+    // Where the kernel has no neighbour entry yet, packets go where they went.
+    let before: Vec<_> = state.reals().map(|real| real.before).collect();
+    let left = |number| Some(known(number).dest);
+    assert_eq!(before, [left(10), left(11), left(12), None]);
     assert_eq!(with_flows(&mut state), (vec![0, 1, 2], vec![0, 1, 2]));
     assert_eq!(state.pools[0].live(), 3);
     // A reload in between knows no more.
@@ -157,8 +126,8 @@ fn a_real_that_drains_keeps_its_flows_over_a_start() {
         weight: None,
     };
     state.settings.set("web", pool.reals[0].address, draining);
-    let numbers = (0..2).map(|n| (real_id("web", pool.reals[n].address), n as u32));
-    state.take_over(&config, &numbers.collect());
+    let left = (0..2).map(|n| (real_id("web", pool.reals[n].address), known(n as u32)));
+    state.take_over(&config, &left.collect());
     state.configure(&config);
     assert_eq!(with_flows(&mut state), (vec![0, 1], vec![1]));
     let link = found_on_segment(&mut state);
