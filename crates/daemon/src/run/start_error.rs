@@ -44,3 +44,11 @@ pub enum StartError {
         source: std::io::Error,
     },
 }
+
+impl StartError {
+    /// Makes a start error of a system's one, with what was being done.
+    pub(super) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}
