@@ -1,31 +1,27 @@
 //! `jail.conf` and what goes with it: the enabled jails, each with its filter, logs, limits
 //! and actions, and what of it is not honoured.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    time::Duration,
-};
+mod settings;
+mod unknown;
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use weir_core::Prefix;
 
 use crate::{
-    action_command::{self, Script},
-    ban_action::{self, ActionKind, JailAction, Places},
-    ban_time::Growth,
+    action_command::Script,
+    ban_action::{ActionKind, JailAction, Places},
     database,
     definition::{self, Definition, Values},
-    encoding::{ENCODINGS, LogEncoding},
     error::{Error, ErrorKind, Origin},
-    expression,
     files::Files,
-    filter_files::{self, wrong},
+    filter_files,
     filter_source::{FilterSource, UseDns},
-    ignored_addresses, includes, ini,
+    includes, ini,
     interpolate::{self, Var, Vars},
     layers::Layers,
     log_paths::{self, Backend},
-    parameters::{self, Named},
+    parameters,
     ports::Services,
     text::Text,
     unknown_names::{self, Asked},
@@ -252,21 +248,6 @@ impl Vars for Known<'_> {
     }
 }
 
-/// A switch, in the words of Fail2ban's reader; anything else is a mistake, since a jail
-/// that is switched off by one guards nothing, silently.
-fn switch(key: &str, text: &Text) -> Result<bool, Error> {
-    let word = text.joined();
-    match word.to_lowercase().as_str() {
-        "1" | "on" | "true" | "yes" => Ok(true),
-        "0" | "off" | "false" | "no" => Ok(false),
-        _ => Err(Error::new(
-            text.origin(),
-            ErrorKind::Value,
-            format!("{key} = {}; allowed: true, false", ini::clip(&word)),
-        )),
-    }
-}
-
 /// A jail of this name, as far as it says where things stand.
 struct InJail<'a>(&'a Reader<'a>, &'a str);
 
@@ -288,7 +269,7 @@ impl Places for InJail<'_> {
 impl Reader<'_> {
     fn jail(&self, name: &str) -> Result<Option<Jail>, Error> {
         let first = |key: &str| interpolate::get(self.layers, name, key, &Known(None));
-        let enabled = first("enabled")?.map(|text| switch("enabled", &text));
+        let enabled = first("enabled")?.map(|text| settings::switch("enabled", &text));
         if !enabled.unwrap_or(Ok(false))? {
             return Ok(None);
         }
@@ -377,40 +358,14 @@ impl Reader<'_> {
             }));
         }
         if filter.failregex.is_empty() {
-            // Where a mistyped name is why, that is the place to mend.
-            let why = unknown.into_iter().next();
-            let (origin, why) = match why {
-                Some(error) => (error.origin, format!(": {}", error.message)),
-                None => {
-                    let own = keys.get("failregex").unwrap_or(&filter_text);
-                    (own.origin(), String::new())
-                }
-            };
-            let message = format!(
-                "filter {} has no failregex, so that this jail would find nothing{why}",
-                named.name
-            );
-            return Err(Error::new(origin, ErrorKind::Value, message));
+            let own = keys.get("failregex").unwrap_or(&filter_text);
+            return Err(finds_nothing(&named.name, own, unknown));
         }
         let log = match is_journal {
-            true if filter.journalmatch.is_empty() => {
-                let message = format!(
-                    "[{name}] reads the journal, and its filter {} has no journalmatch; allowed: journalmatch = _SYSTEMD_UNIT=…",
-                    named.name
-                );
-                return Err(Error::new(filter_text.origin(), ErrorKind::Value, message));
-            }
-            true => Log::Journal,
-            false => {
-                let text = keys.get("logpath").filter(|text| !text.is_empty());
-                let text = text.ok_or_else(|| {
-                    let message = format!("[{name}] has no logpath");
-                    Error::new(filter_text.origin(), ErrorKind::Value, message)
-                })?;
-                Log::Files(log_paths::absolute_patterns(text)?)
-            }
+            true => journal_of(name, &filter, &filter_text)?,
+            false => files_of(name, &keys, &filter_text)?,
         };
-        let mut jail = self.finish(name, log, filter, &keys)?;
+        let mut jail = self.with_settings(name, log, filter, &keys)?;
         jail.limits.extend(unknown);
         if jail.counts_bans && jail.log == Log::Journal {
             options.retain(|(key, _)| key != "logtype");
@@ -429,270 +384,45 @@ impl Reader<'_> {
         Ok(Some(jail))
     }
 
-    /// A section of no jail, whose name is near that of one for all jails: what it says is
-    /// said to nobody.
-    fn mistyped_section(&self, name: &str) -> Option<Error> {
-        let meant = unknown_names::did_you_mean(&name.to_uppercase(), [ini::DEFAULT, "INCLUDES"]);
-        let text = self.layers.sections[name].values().next()?;
-        let message = format!("[{}] is no jail that is enabled{meant}", ini::clip(name));
-        (!meant.is_empty()).then(|| Error::new(text.origin(), ErrorKind::Value, message))
-    }
-
-    /// What the jail `name` says of itself, and its filter of itself, that nobody asks for.
-    fn unknown_names(
-        &self,
-        name: &str,
-        (filter_text, named): (&Text, &Named),
-        filter: &Layers,
-        asked: &Asked,
-    ) -> Vec<Error> {
-        let wrong =
-            |text: &Text, message: String| Error::new(text.origin(), ErrorKind::Value, message);
-        let known = || {
-            let all = KEYS.iter().chain(&filter_files::KEYS);
-            all.chain(&OTHER_KEYS).copied()
-        };
-        let own = &self.layers.sections[name];
-        let mut all = Vec::new();
-        for (section, may_have_more) in [(own, false), (&self.layers.defaults, true)] {
-            for (key, text) in section {
-                if known().any(|known| known == key) || self.asked.has(key) {
-                    continue;
-                }
-                let meant = unknown_names::did_you_mean(key, known());
-                // Files of paths have names there that other files may ask for.
-                if !may_have_more || !meant.is_empty() {
-                    let key = ini::clip(key);
-                    all.push(wrong(text, format!("{key}: there is no such key{meant}")));
-                }
-            }
-        }
-        let parameters = filter_files::parameters();
-        for (key, value) in &named.options {
-            // All jails hand on the one of [DEFAULT], whatever filter they have.
-            let says = |key: &str| own.contains_key(key);
-            if key == "mode" && !says("mode") && !says("filter") {
-                continue;
-            }
-            if let Some(message) = unknown_names::parameter(filter, asked, &parameters, key) {
-                let place = self.place_of(name, key, value);
-                let origin = place.unwrap_or_else(|| filter_text.origin());
-                let message = format!("filter {}: {message}", named.name);
-                all.push(Error::new(origin, ErrorKind::Value, message));
-            }
-        }
-        let keys = unknown_names::keys(filter, asked, &parameters);
-        let of_filter = |message| format!("filter {}: {message}", named.name);
-        all.extend(
-            keys.into_iter()
-                .map(|(text, message)| wrong(text, of_filter(message))),
-        );
-        all
-    }
-
     /// Where the jail says a key, or all jails do, if it has this value there.
     fn place_of(&self, name: &str, key: &str, value: &str) -> Option<Origin> {
         let text = interpolate::get(self.layers, name, key, &Known(None)).ok()??;
         (text.joined().trim() == value).then(|| text.origin())
     }
+}
 
-    fn finish(
-        &self,
-        name: &str,
-        log: Log,
-        mut filter: FilterSource,
-        keys: &Values,
-    ) -> Result<Jail, Error> {
-        let get = |key: &str| keys.get(key).filter(|text| !text.is_empty());
-        let mut limits = Vec::new();
-        let mut limit = |text: &Text, message: String| {
-            limits.push(Error::new(text.origin(), ErrorKind::Value, message));
-        };
-        let max_retry = match get("maxretry") {
-            None => 3,
-            Some(text) => {
-                let number = text.joined().parse().ok();
-                let allowed = number.filter(|number| (1..=1_000_000).contains(number));
-                allowed.ok_or_else(|| wrong("maxretry", text, "a number from 1"))?
-            }
-        };
-        let time = |key: &str, usual: u64| match get(key) {
-            None => Ok(Some(Duration::from_secs(usual))),
-            Some(text) => expression::duration(&text.joined())
-                .map_err(|e| wrong(key, text, &format!("a time such as 10m: {e}"))),
-        };
-        let find_time = time("findtime", 600)?.unwrap_or(Duration::ZERO);
-        let ban_time = time("bantime", 600)?;
-        for (key, time) in [("findtime", Some(find_time)), ("bantime", ban_time)] {
-            if let (Some(text), Some(Duration::ZERO)) = (get(key), time) {
-                return Err(wrong(key, text, "more than 0"));
-            }
-        }
-        let on = |key: &str| get(key).map_or(Ok(false), |text| switch(key, text));
-        let mut ban_times = None;
-        let (mut random_time, mut counts_all_jails) = (Duration::ZERO, false);
-        if on("bantime.increment")?
-            && let Some(ban_time) = ban_time
-        {
-            let growth = Growth {
-                formula: get("bantime.formula"),
-                factor: get("bantime.factor"),
-                multipliers: get("bantime.multipliers"),
-                max_time: get("bantime.maxtime"),
-            };
-            ban_times = Some(growth.table(ban_time)?);
-            if let Some(text) = get("bantime.rndtime") {
-                random_time = match expression::duration(&text.joined()) {
-                    Ok(Some(time)) => time,
-                    Ok(None) => return Err(wrong("bantime.rndtime", text, "a time from 0")),
-                    Err(e) => {
-                        let allowed = format!("a time such as 10m: {e}");
-                        return Err(wrong("bantime.rndtime", text, &allowed));
-                    }
-                };
-            }
-            counts_all_jails = on("bantime.overalljails")?;
-        }
-        let ignore_command = match get("ignorecommand") {
-            None => None,
-            Some(text) => match action_command::script("ignorecommand", text, true)? {
-                None => None,
-                Some(script) => Some((script, ignored_addresses::cache_time(get("ignorecache"))?)),
-            },
-        };
-        let reads_own_log = match (&log, &self.log_target) {
-            (Log::Files(paths), Some(target)) => paths.contains(target),
-            (Log::Files(_), None) => false,
-            (Log::Journal, _) => filter.journalmatch.iter().any(|set| is_fail2bans(set)),
-        };
-        let counts_bans = reads_own_log || filter.name == "recidive";
-        if let Some(text) = get("ignoreself")
-            && !on("ignoreself")?
-        {
-            limit(
-                text,
-                "ignoreself: this host's own addresses are never banned".to_owned(),
-            );
-        }
-        if let Some(text) = get("logencoding") {
-            let word = text.joined();
-            if LogEncoding::of(&word).is_none() {
-                return Err(wrong("logencoding", text, ENCODINGS));
-            }
-            filter.logencoding = Some(word);
-        }
-        let mut ignore = Vec::new();
-        if let Some(text) = get("ignoreip") {
-            let left_out;
-            (ignore, left_out) = ignored_addresses::addresses(self.files, self.root, text)?;
-            limits.extend(left_out);
-        }
-        let use_dns = filter.usedns.unwrap_or(UseDns::Warn);
-        let mut actions = Vec::new();
-        for (line, part) in get("action").iter().flat_map(|text| {
-            let parts = parameters::split(&text.joined()).into_iter();
-            parts.map(|(line, part)| (&text.lines[line], part))
-        }) {
-            let origin = line.place.origin();
-            let named = parameters::parse(&part)
-                .map_err(|message| Error::new(origin.clone(), ErrorKind::Syntax, message))?;
-            let at = (&named, &origin);
-            actions.push(ban_action::read(
-                self.files,
-                self.root,
-                &self.services,
-                name,
-                keys,
-                at,
-                &InJail(self, name),
-            )?);
-        }
-        let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
-        let runs = |action: &JailAction| matches!(action.kind, ActionKind::Run(_));
-        limits.extend(actions.iter().flat_map(|action| action.left_out.clone()));
-        limits.extend(
-            actions
-                .iter()
-                .flat_map(|action| never_captured(action, &filter)),
-        );
-        // A firewall's action that is not carried out leaves nothing of what its jail is for,
-        // and one with commands of its own may be such an action.
-        let refused = |action: &JailAction| matches!(action.kind, ActionKind::Refused(_));
-        let notifies_only = !actions
-            .iter()
-            .any(|action| bans(action) || refused(action) || ban_action::is_firewall(&action.name))
-            && (actions.is_empty() || actions.iter().any(runs));
-        let max_matches = match get("maxmatches") {
-            None => max_retry as usize,
-            Some(text) => {
-                let number = text.joined().trim().parse().ok();
-                let allowed = number.filter(|number| *number <= 1_000_000);
-                allowed.ok_or_else(|| wrong("maxmatches", text, "a number up to 1000000"))?
-            }
-        };
-        Ok(Jail {
-            name: name.to_owned(),
-            log,
-            filter,
-            max_retry,
-            find_time,
-            ban_time,
-            ban_times,
-            random_time,
-            counts_all_jails,
-            ignore_command,
-            ignore,
-            use_dns,
-            time_zone: get("logtimezone").map(Text::joined),
-            notifies_only,
-            max_matches,
-            actions,
-            counts_bans,
-            ban_log_filter: None,
-            limits,
-        })
+/// The error for a filter without an expression; where a mistyped name is why, that is the
+/// place to mend.
+fn finds_nothing(filter: &str, failregex: &Text, unknown: Vec<Error>) -> Error {
+    let (origin, why) = match unknown.into_iter().next() {
+        Some(error) => (error.origin, format!(": {}", error.message)),
+        None => (failregex.origin(), String::new()),
+    };
+    let message =
+        format!("filter {filter} has no failregex, so that this jail would find nothing{why}");
+    Error::new(origin, ErrorKind::Value, message)
+}
+
+/// The journal, if the filter says which of its entries.
+fn journal_of(jail: &str, filter: &FilterSource, filter_text: &Text) -> Result<Log, Error> {
+    if !filter.journalmatch.is_empty() {
+        return Ok(Log::Journal);
     }
+    let message = format!(
+        "[{jail}] reads the journal, and its filter {} has no journalmatch; allowed: journalmatch = _SYSTEMD_UNIT=…",
+        filter.name
+    );
+    Err(Error::new(filter_text.origin(), ErrorKind::Value, message))
 }
 
-/// What an action's commands ask for and no expression of the filter captures, so that it is
-/// empty: mostly it is mistyped.
-fn never_captured(action: &JailAction, filter: &FilterSource) -> Vec<Error> {
-    let ActionKind::Run(commands) = &action.kind else {
-        return Vec::new();
-    };
-    let expressions = filter.failregex.iter().chain(&filter.prefregex);
-    let tags = expressions.flat_map(|one| one.text.split('<').skip(1));
-    let known: BTreeSet<String> = tags
-        .filter_map(|tag| action_command::captured_name(tag.split_once('>')?.0))
-        // weir has it of every ban.
-        .chain(["id".to_owned()])
-        .collect();
-    let named = |name: &str| match name {
-        "fport" => "F-PORT".to_owned(),
-        _ => format!("F-{}", name.to_uppercase()),
-    };
-    let known_tags: Vec<_> = known.iter().map(|name| named(name)).collect();
-    let missing = commands
-        .captured()
-        .into_iter()
-        .filter(|n| !known.contains(*n));
-    missing
-        .map(|name| {
-            let tag = named(name);
-            let meant = unknown_names::did_you_mean(&tag, known_tags.iter().map(String::as_str));
-            let message = format!(
-                "action {}: <{tag}> is empty: the filter {} captures no such value{meant}",
-                action.name, filter.name
-            );
-            Error::new(action.origin.clone(), ErrorKind::Value, message)
-        })
-        .collect()
-}
-
-/// Are these fields of the journal those of entries that Fail2ban writes?
-fn is_fail2bans(fields: &[String]) -> bool {
-    let mut values = fields.iter().filter_map(|field| field.split_once('='));
-    values.any(|(_, value)| ["fail2ban.service", "fail2ban-server", "fail2ban"].contains(&value))
+/// The files of `logpath`.
+fn files_of(jail: &str, keys: &Values, filter_text: &Text) -> Result<Log, Error> {
+    let text = keys.get("logpath").filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| {
+        let message = format!("[{jail}] has no logpath");
+        Error::new(filter_text.origin(), ErrorKind::Value, message)
+    })?;
+    Ok(Log::Files(log_paths::absolute_patterns(text)?))
 }
 
 /// A jail's limits and the commands that it would have run, by place.
