@@ -10,7 +10,7 @@ mod refused;
 
 pub use gate::match_pin;
 pub use policy::{Claim, Requirement, TokenPolicy};
-pub use programs::{detach, is_attached};
+pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};

@@ -12,8 +12,8 @@ use weir_bpf::{
     identity::{self, CgroupAt, Identity},
     prog_test_run,
     token::{
-        Claim, IdentityPrefix, KEPT, Outcome, Requirement, TokenPolicy, Tokens, clock_offset,
-        detach, refusals,
+        Claim, IdentityPrefix, KEPT, Loaded, Outcome, Requirement, TokenPolicy, Tokens,
+        clock_offset, detach, refusals,
     },
 };
 use weir_identity::Digest;
@@ -54,6 +54,16 @@ impl Lab {
         Self {
             instance: format!("wt-{name}-{}", std::process::id()),
         }
+    }
+
+    /// An instance with its programs, by this host's clock and without a policy.
+    fn load(name: &str) -> (Self, Tokens, Loaded) {
+        let lab = Self::new(name);
+        let cgroup = CgroupAt::open(None).unwrap();
+        let loaded = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None);
+        let (tokens, loaded) = loaded.unwrap();
+        tokens.put_clock(clock_offset()).unwrap();
+        (lab, tokens, loaded)
     }
 }
 
@@ -269,10 +279,7 @@ impl Expected<'_> {
 
 #[test]
 fn root_the_kernel_verifies_as_the_reference_does() {
-    let lab = Lab::new("same");
-    let cgroup = CgroupAt::open(None).unwrap();
-    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
-    tokens.put_clock(clock_offset()).unwrap();
+    let (_lab, tokens, loaded) = Lab::load("same");
     let known = Known::new();
     tokens.put_policy(&known.policy()).unwrap();
     let mut expected = Expected {
@@ -360,10 +367,7 @@ fn root_the_kernel_verifies_as_the_reference_does() {
 
 #[test]
 fn root_of_too_many_flows_the_least_used_go() {
-    let lab = Lab::new("flows");
-    let cgroup = CgroupAt::open(None).unwrap();
-    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
-    tokens.put_clock(clock_offset()).unwrap();
+    let (_lab, tokens, loaded) = Lab::load("flows");
     let known = Known::new();
     tokens.put_policy(&known.policy()).unwrap();
     // IPv4, without other options.

@@ -80,10 +80,7 @@ impl Known {
 
 #[test]
 fn root_a_known_flow_is_judged_again_when_rules_change() {
-    let lab = Lab::new("known");
-    let cgroup = CgroupAt::open(None).unwrap();
-    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
-    tokens.put_clock(clock_offset()).unwrap();
+    let (_lab, tokens, loaded) = Lab::load("known");
     let known = Known::new();
     let matches = |frame: &[u8]| {
         let ran = prog_test_run::packet(loaded.matcher(), frame, 1).unwrap();
@@ -192,10 +189,7 @@ fn root_a_known_flow_is_judged_again_when_rules_change() {
 
 #[test]
 fn root_known_flows_are_judged_as_the_reference_does_while_rules_change() {
-    let lab = Lab::new("changes");
-    let cgroup = CgroupAt::open(None).unwrap();
-    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
-    tokens.put_clock(clock_offset()).unwrap();
+    let (_lab, tokens, loaded) = Lab::load("changes");
     let known = Known::new();
     // Is a requirement about the flows, and does it name their program?
     let policies = [
@@ -251,10 +245,7 @@ fn root_known_flows_are_judged_as_the_reference_does_while_rules_change() {
 
 #[test]
 fn root_what_other_processors_note_does_not_outlive_the_rules() {
-    let lab = Lab::new("noted");
-    let cgroup = CgroupAt::open(None).unwrap();
-    let (tokens, loaded) = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None).unwrap();
-    tokens.put_clock(clock_offset()).unwrap();
+    let (_lab, tokens, loaded) = Lab::load("noted");
     let known = Known::new();
     tokens.put_policy(&known.policy()).unwrap();
     let matcher = loaded.matcher();
