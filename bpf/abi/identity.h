@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 4
+#define IDENT_ABI 5
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -25,6 +25,9 @@
 #define IDENT_SETS   32768
 #define IDENT_SPACES 16384
 #define IDENT_FLOWS  65536
+/* Flows that were refused, which anybody can begin from any address: they have a table of
+ * their own, so that they take no room from flows that pass. */
+#define IDENT_REFUSED 8192
 /* Networks of all rules, of two policies: the next one is written beside the last. */
 #define IDENT_NETWORKS 1048576
 #define IDENT_RING     524288
@@ -193,8 +196,8 @@ struct ident_socket {
 struct ident_flow_key {
 	__u64 cookie;
 	__u8 peer[16];
-	__u32 port; /* of the peer; where that is one's own, of both */
-	__u32 pad;
+	__u32 port;	 /* of the peer; where that is one's own, of both */
+	__u32 direction; /* of a refused flow IDENT_OUT or IDENT_IN; else 0 */
 };
 
 struct ident_flow {
@@ -281,6 +284,7 @@ enum ident_count {
 	IDENT_C_ADOPTED, /* sockets that were there before */
 	IDENT_C_CUT,	 /* connections that were ended */
 	IDENT_C_UNTOLD,	 /* events about what comes in that found their part full */
+	IDENT_C_FLOWS,	 /* flows of datagrams that were refused, and noted as such */
 	IDENT_C_MAX,
 };
 

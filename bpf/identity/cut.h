@@ -105,7 +105,7 @@ static __always_inline int cut_udp(struct sock *sk)
 	struct ident_flow_key key = {};
 	struct ident_socket *socket;
 	struct ident_flow *flow;
-	__u32 found, changes, is_judged;
+	__u32 found, changes, is_judged = 1;
 
 	if (!control || common->skc_state != TCP_ESTABLISHED || is_observed(control))
 		return 0;
@@ -117,12 +117,18 @@ static __always_inline int cut_udp(struct sock *sk)
 	key.cookie = bpf_get_socket_cookie(sk);
 	key.port = about.port | (__u32)common->skc_num << 16;
 	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
+	flow = flow_of(&key, IDENT_OUT);
+	if (!flow) {
+		/* A peer has begun, and was refused: may its program send? */
+		key.direction = IDENT_IN;
+		flow = bpf_map_lookup_elem(&ident_refused, &key);
+		is_judged = 0;
+	}
 	/* Nothing was ever sent or received on it. */
-	flow = bpf_map_lookup_elem(&ident_flows, &key);
 	if (!flow)
 		return 0;
 	changes = socket->changes;
-	is_judged = flow->epoch == control->epoch && flow->changes == changes;
+	is_judged &= flow->epoch == control->epoch && flow->changes == changes;
 	found = judge_flow(socket, control, &about, &key, IDENT_EV_CUT);
 	/* Told already, if it was judged anew because a holder became known. */
 	is_judged &= changes == socket->changes;

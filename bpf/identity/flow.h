@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* A flow of datagrams: what a socket without connections sends to one peer, and gets from
  * it. A peer that one has sent to may answer, and one that has sent may be answered: a
- * flow keeps the direction in which it began. */
+ * flow keeps the direction in which it began.
+ *
+ * A flow that is forgotten costs its program something: the answer to what it has sent is
+ * judged as if the peer had begun, and is refused mostly. So whoever sends from very many
+ * addresses must not have flows of others forgotten: those that pass lie in a table for
+ * each direction, and those that do not in a third one, whose rows cost a judgement when
+ * they go and nothing else. What was refused in one direction says nothing of the other:
+ * a stranger's datagram does not keep a program from sending to where it claims to be
+ * from. */
 #ifndef WEIR_IDENTITY_FLOW_H
 #define WEIR_IDENTITY_FLOW_H
 
@@ -16,6 +24,45 @@ static __always_inline void map_v4(__u8 addr[16], __be32 v4)
 	words[3] = v4;
 }
 
+/* What was decided about it last; NULL: nothing that is remembered. */
+static __always_inline struct ident_flow *flow_of(struct ident_flow_key *key,
+						  __u32 direction)
+{
+	struct ident_flow *flow;
+
+	key->direction = 0;
+	flow = bpf_map_lookup_elem(&ident_flows, key);
+	if (!flow)
+		flow = bpf_map_lookup_elem(&ident_flows_in, key);
+	if (!flow) {
+		key->direction = direction;
+		flow = bpf_map_lookup_elem(&ident_refused, key);
+		key->direction = 0;
+	}
+	return flow;
+}
+
+/* `began`: the direction of a flow that has passed until now; else 0. */
+static __always_inline void keep_flow(struct ident_flow_key *key,
+				      const struct ident_flow *flow, __u32 began)
+{
+	if (is_pass(flow->verdict)) {
+		if (flow->direction == IDENT_OUT)
+			bpf_map_update_elem(&ident_flows, key, flow, BPF_ANY);
+		else
+			bpf_map_update_elem(&ident_flows_in, key, flow, BPF_ANY);
+		return;
+	}
+	if (began == IDENT_OUT)
+		bpf_map_delete_elem(&ident_flows, key);
+	else if (began)
+		bpf_map_delete_elem(&ident_flows_in, key);
+	key->direction = flow->direction;
+	bpf_map_update_elem(&ident_refused, key, flow, BPF_ANY);
+	key->direction = 0;
+	count(IDENT_C_FLOWS);
+}
+
 /* verdict | rule << 8. `about` has peer and port as the packet has them, and its
  * direction; `key` has cookie and ports. A denial is told as `denial`. */
 static __noinline __u32 judge_flow(struct ident_socket *socket,
@@ -24,21 +71,23 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 				   enum ident_event_kind denial)
 {
 	struct ident_flow fresh = {}, *flow;
-	__u32 found, changes, before = 0;
+	__u32 found, changes, before = 0, began = 0;
 	__u32 epoch = *(volatile __u32 *)&control->epoch;
 	int is_resolved;
 
 	changes = socket->changes;
 	is_resolved = resolve(socket, control);
 	__builtin_memcpy(key->peer, about->peer, sizeof(key->peer));
-	flow = bpf_map_lookup_elem(&ident_flows, key);
+	flow = flow_of(key, about->direction);
 	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
 	    (flow->verdict != IDENT_PENDING || flow->rule == IDENT_BY_DEFAULT))
 		return flow->verdict | flow->rule << 8;
 	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
 		before = flow->verdict | flow->rule << 8;
-	if (flow && is_pass(flow->verdict))
-		about->direction = flow->direction;
+	if (flow && is_pass(flow->verdict)) {
+		began = flow->direction;
+		about->direction = began;
+	}
 	if (about->direction == IDENT_IN)
 		about->port = key->port >> 16;
 	about->has_port &= about->protocol == IDENT_UDP;
@@ -48,7 +97,7 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 	fresh.verdict = found & 0xff;
 	fresh.rule = found >> 8;
 	fresh.direction = about->direction;
-	bpf_map_update_elem(&ident_flows, key, &fresh, BPF_ANY);
+	keep_flow(key, &fresh, began);
 	return found;
 }
 

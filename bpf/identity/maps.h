@@ -62,12 +62,29 @@ struct {
 	__type(value, struct ident_space);
 } ident_spaces SEC(".maps");
 
+/* Flows that a program here has begun, and that pass. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, IDENT_FLOWS);
 	__type(key, struct ident_flow_key);
 	__type(value, struct ident_flow);
 } ident_flows SEC(".maps");
+
+/* Flows that somebody else has begun, and that pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, IDENT_FLOWS);
+	__type(key, struct ident_flow_key);
+	__type(value, struct ident_flow);
+} ident_flows_in SEC(".maps");
+
+/* Flows that do not pass, each direction by itself. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, IDENT_REFUSED);
+	__type(key, struct ident_flow_key);
+	__type(value, struct ident_flow);
+} ident_refused SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

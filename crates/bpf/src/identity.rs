@@ -174,6 +174,8 @@ pub struct IdentityCounts {
     pub cut: u64,
     /// Events about what comes in that found their part of the ring full.
     pub untold: u64,
+    /// Flows of datagrams that were refused, and noted as such.
+    pub refused_flows: u64,
 }
 
 /// What one rule has decided.
@@ -594,6 +596,7 @@ impl Identity {
             adopted: read(abi::IDENT_C_ADOPTED)?,
             cut: read(abi::IDENT_C_CUT)?,
             untold: read(abi::IDENT_C_UNTOLD)?,
+            refused_flows: read(abi::IDENT_C_FLOWS)?,
         })
     }
 

@@ -19,7 +19,7 @@ use std::{
 
 use weir_bpf::identity::{
     CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Loaded, Policy, Rule,
-    RuleBits, Unknown, Verdict, detach, missing,
+    RuleBits, Unknown, Verdict, detach, is_attached, missing,
 };
 
 const ROOT: &str = "/sys/fs/bpf/weir";
@@ -375,4 +375,46 @@ fn root_what_no_rule_is_about_waits_until_the_rules_say_more() {
             }
         }
     }
+}
+
+/// Pins of a weir whose tables had another form: its programs judge until those of this one
+/// do, and no longer.
+#[test]
+fn root_what_an_older_form_has_attached_ends_when_this_one_judges() {
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/curl", &[])];
+    let Some(mut group) = TestCgroup::new("form", &policy(Vec::new()), &who) else {
+        return;
+    };
+    let root = Path::new(ROOT);
+    let connects = |group: &TestCgroup, addr: &str| {
+        let port = web_server(addr.parse().unwrap());
+        let done = group.run("curl", &["-sS", "--max-time", "3", &url(addr, port)]);
+        done.stdout == b"hello\n"
+    };
+    for addr in LOOPBACK {
+        assert!(!connects(&group, addr), "{addr}");
+    }
+    let here = group.identity.dir().to_owned();
+    let older = here.with_file_name("app-1");
+    fs::rename(&here, &older).unwrap();
+    assert!(is_attached(root, &group.name));
+    group.stop_telling();
+    let at = CgroupAt::open(Some(&group.cgroup)).unwrap();
+    let (identity, loaded) = Identity::load(root, &group.name, &at).unwrap();
+    let mut allow = policy(Vec::new());
+    allow.default = Verdict::Allow;
+    identity.put_policy(&allow, &[], &[]).unwrap();
+    loaded.attach_noting().unwrap();
+    for addr in LOOPBACK {
+        assert!(!connects(&group, addr), "{addr}: nobody judges yet");
+    }
+    loaded.attach_judging().unwrap();
+    assert!(!older.exists());
+    for addr in LOOPBACK {
+        assert!(connects(&group, addr), "{addr}");
+    }
+    // An instance without rules takes those of every form away.
+    fs::rename(&here, &older).unwrap();
+    detach(root, &group.name).unwrap();
+    assert!(!is_attached(root, &group.name));
 }

@@ -290,9 +290,16 @@ impl Loaded {
         self.attach(0..NOTING)
     }
 
-    /// Attaches what judges.
+    /// Attaches what judges, in place of what a weir whose tables had another form has left:
+    /// that would judge as well, by rules that nobody changes any more.
+    ///
+    /// # Errors
+    /// The kernel refuses a program, or a pin cannot be removed.
     pub fn attach_judging(&self) -> Result<()> {
-        self.attach(NOTING..LINKS.len())
+        self.attach(NOTING..LINKS.len())?;
+        let instance = self.dir.parent().unwrap_or(&self.dir);
+        let mut others = forms(instance).filter(|dir| *dir != self.dir);
+        others.try_for_each(|dir| detach_form(&dir))
     }
 
     fn attach(&self, which: std::ops::Range<usize>) -> Result<()> {
@@ -359,9 +366,28 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Is identity of this instance attached?
+/// The directories with pins of an instance, of every form that its tables ever had.
+fn forms(instance: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(instance).into_iter().flatten().flatten();
+    let forms = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("app-"));
+    forms.map(|entry| entry.path())
+}
+
+fn detach_form(dir: &Path) -> Result<()> {
+    for pin in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if pin.file_name().to_string_lossy().starts_with("link-")
+            && let Ok(link) = object::open_pin(&pin.path())
+        {
+            object::end_link(&link);
+        }
+    }
+    pins::remove_tree(dir)
+}
+
+/// Is identity of this instance attached, in whatever form?
 pub fn is_attached(root: &Path, instance: &str) -> bool {
-    object::open_pin(&dir_of(root, instance).join("link-egress")).is_ok()
+    forms(&root.join(pins::escape(instance)))
+        .any(|dir| object::open_pin(&dir.join("link-egress")).is_ok())
 }
 
 /// Takes the programs and tables of an instance away, of every form; nobody is refused
@@ -370,23 +396,7 @@ pub fn is_attached(root: &Path, instance: &str) -> bool {
 /// # Errors
 /// A pin cannot be removed.
 pub fn detach(root: &Path, instance: &str) -> Result<()> {
-    let Ok(entries) = fs::read_dir(root.join(pins::escape(instance))) else {
-        return Ok(());
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with("app-") {
-            continue;
-        }
-        for pin in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            if pin.file_name().to_string_lossy().starts_with("link-")
-                && let Ok(link) = object::open_pin(&pin.path())
-            {
-                object::end_link(&link);
-            }
-        }
-        pins::remove_tree(&entry.path())?;
-    }
-    Ok(())
+    forms(&root.join(pins::escape(instance))).try_for_each(|dir| detach_form(&dir))
 }
 
 /// Runs an iterator once, over everything.

@@ -19,6 +19,7 @@ pub struct AppMetrics {
     unknown: Totals<0>,
     lost: Totals<0>,
     untold: Totals<0>,
+    refused_flows: Totals<0>,
     crowded: Totals<0>,
     cut: Totals<0>,
     open_questions: Gauges<0>,
@@ -88,6 +89,11 @@ impl AppMetrics {
                 "Events about incoming connections that found their half of the ring full.",
                 &[],
             ),
+            refused_flows: registry.totals(
+                "weir_app_refused_flows_total",
+                "Flows of datagrams that were refused and noted as such, apart from those that pass.",
+                &[],
+            ),
             crowded: registry.totals(
                 "weir_app_crowded_sockets_total",
                 "Sockets held by more different programs than are remembered.",
@@ -155,6 +161,7 @@ impl AppMetrics {
         samples.total(self.unknown, [], counts.unknown);
         samples.total(self.lost, [], counts.lost);
         samples.total(self.untold, [], counts.untold);
+        samples.total(self.refused_flows, [], counts.refused_flows);
         samples.total(self.crowded, [], counts.crowded);
         samples.total(self.cut, [], counts.cut);
         if let Some(prompt) = &app.prompt {
