@@ -4,7 +4,7 @@ use super::groups::{self, Key, Layout, Names, Values};
 use crate::{
     error::{Error, ErrorKind},
     filter_source::Pattern,
-    regex::{self, CandidateCache, Candidates, Regex, Scratch, Search},
+    regex::{self, CandidateCache, Candidates, Cases, Regex, Scratch, Search},
 };
 
 #[derive(Clone, Debug)]
@@ -47,7 +47,8 @@ impl Expressions {
 
     /// The numbers of those that can fit a text.
     pub fn candidates(&self, text: &str, memory: &mut Memory) -> Vec<usize> {
-        self.candidates.of(text, &mut memory.cache).collect()
+        let can_fit = self.candidates.of(text, &mut memory.cache);
+        can_fit.map(|(number, _)| number).collect()
     }
 
     /// The number of the first that fits. What its groups hold is in `scratch` until the
@@ -70,8 +71,8 @@ impl Expressions {
         }
         let given_up = scratch.exhausted;
         let mut found = None;
-        for number in self.candidates.of(text, &mut memory.cache) {
-            if self.all[number].search(text, scratch) {
+        for (number, cases) in self.candidates.of(text, &mut memory.cache) {
+            if self.all[number].search_as(text, cases, scratch) {
                 found = Some(number);
             }
             if found.is_some() || scratch.exhausted > given_up {
@@ -151,7 +152,12 @@ impl Expression {
 
     /// Whether the expression fits. What its groups hold is in `scratch` until the next search.
     pub fn search(&self, text: &str, scratch: &mut Scratches) -> bool {
-        match self.regex.search(text, 0, &mut scratch.backtrack) {
+        self.search_as(text, Cases::ALL, scratch)
+    }
+
+    /// The same for a text that can be only these cases.
+    fn search_as(&self, text: &str, cases: Cases, scratch: &mut Scratches) -> bool {
+        match self.regex.search_as(text, cases, &mut scratch.backtrack) {
             Search::Found => true,
             Search::No => false,
             Search::Exhausted => {

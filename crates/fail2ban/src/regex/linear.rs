@@ -14,9 +14,10 @@ use regex_automata::{
 use regex_syntax::hir::{self, Class, ClassBytes, ClassBytesRange, Hir, Repetition};
 
 use super::{
+    Regex,
     ast::{Anchor, Greed, Node},
     char_set::CharSet,
-    parse::Parsed,
+    specialize::Cases,
 };
 
 /// The largest automaton before its states are made, in bytes.
@@ -30,7 +31,8 @@ const MAX_STATES: usize = 1 << 20;
 pub struct Candidates {
     /// `None`: it would be too large, and all of them may fit.
     dfa: Option<DFA>,
-    count: usize,
+    /// The number of the expression and the case that each of the automaton's patterns is.
+    patterns: Vec<(usize, Option<usize>)>,
 }
 
 /// The states of an automaton, as far as texts have asked for them; and the answer.
@@ -41,22 +43,40 @@ pub struct CandidateCache {
 }
 
 impl Candidates {
-    pub(super) fn new<'p>(expressions: impl Iterator<Item = &'p Parsed>) -> Self {
-        let all: Vec<Hir> = expressions
-            .map(|parsed| relaxed(&parsed.node, true))
-            .collect();
-        let dfa = (!all.is_empty()).then(|| build(&all)).flatten();
-        Self {
-            dfa,
-            count: all.len(),
+    pub(super) fn new<'r>(expressions: impl Iterator<Item = &'r Regex>) -> Self {
+        let expressions: Vec<_> = expressions.collect();
+        Self::of_trees(&expressions, Regex::trees)
+            .or_else(|| Self::of_trees(&expressions, |regex| vec![regex.tree()]))
+            .unwrap_or_else(|| Self {
+                dfa: None,
+                patterns: (0..expressions.len()).map(|n| (n, None)).collect(),
+            })
+    }
+
+    /// The automaton of these trees; `None`: it would be too large.
+    fn of_trees<'r>(
+        expressions: &[&'r Regex],
+        trees: impl Fn(&'r Regex) -> Vec<(Option<usize>, &'r Node)>,
+    ) -> Option<Self> {
+        let (mut all, mut patterns) = (Vec::new(), Vec::new());
+        for (number, regex) in expressions.iter().enumerate() {
+            for (case, tree) in trees(regex) {
+                all.push(relaxed(tree, true));
+                patterns.push((number, case));
+            }
         }
+        let dfa = match all.is_empty() {
+            true => None,
+            false => Some(build(&all)?),
+        };
+        Some(Self { dfa, patterns })
     }
 
     /// No text was read yet.
     pub fn cache(&self) -> CandidateCache {
         CandidateCache {
             cache: self.dfa.as_ref().map(DFA::create_cache),
-            set: PatternSet::new(self.count),
+            set: PatternSet::new(self.patterns.len()),
         }
     }
 
@@ -67,12 +87,12 @@ impl Candidates {
         cache.cache.as_ref().map_or(0, of)
     }
 
-    /// The numbers of those that can fit, in order.
+    /// The numbers of those that can fit, in order, and in which cases.
     pub fn of<'c>(
-        &self,
+        &'c self,
         text: &str,
         cache: &'c mut CandidateCache,
-    ) -> impl Iterator<Item = usize> + 'c {
+    ) -> impl Iterator<Item = (usize, Cases)> + 'c {
         let set = &mut cache.set;
         set.clear();
         let known = match (&self.dfa, &mut cache.cache) {
@@ -82,11 +102,23 @@ impl Candidates {
             _ => false,
         };
         if !known {
-            for number in 0..self.count {
+            for number in 0..self.patterns.len() {
                 set.insert(regex_automata::PatternID::must(number));
             }
         }
-        set.iter().map(|number| number.as_usize())
+        let can_fit = set.iter().map(|pattern| self.patterns[pattern.as_usize()]);
+        let mut can_fit = can_fit.peekable();
+        std::iter::from_fn(move || {
+            let (number, case) = can_fit.next()?;
+            let Some(case) = case else {
+                return Some((number, Cases::ALL));
+            };
+            let mut cases = Cases::NONE.with(case);
+            while let Some((_, Some(case))) = can_fit.next_if(|(other, _)| *other == number) {
+                cases = cases.with(case);
+            }
+            Some((number, cases))
+        })
     }
 }
 
@@ -220,7 +252,6 @@ fn bytes_of(set: &CharSet, with_wide: bool) -> ClassBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::regex::Regex;
 
     /// An attacker's lines fill the cache, and it begins anew; what can fit is found as
     /// before.
@@ -245,6 +276,7 @@ mod tests {
         let used = candidates.memory(&cache);
         assert!(used <= MAX_STATES + (64 << 10), "{used}");
         let text = format!("{}cx", "ab".repeat(6));
-        assert_eq!(candidates.of(&text, &mut cache).collect::<Vec<_>>(), [0]);
+        let can_fit = candidates.of(&text, &mut cache);
+        assert_eq!(can_fit.collect::<Vec<_>>(), [(0, Cases::ALL)]);
     }
 }
