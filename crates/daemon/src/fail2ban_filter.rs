@@ -10,7 +10,7 @@ use weir_core::{
 use weir_fail2ban::{
     FilterSource, LogEncoding,
     date::Clock,
-    matching::{self, Failure, Filter, IdKind, LogLine},
+    matching::{self, Failure, Filter, GroupValues, IdKind, LogLine},
 };
 
 /// As much of a line as is shown.
@@ -34,7 +34,7 @@ pub struct FilterState {
     told_cut: bool,
     given_up: GivenUp,
     /// What was captured of the failure that was found last.
-    captured: Vec<(Arc<str>, String)>,
+    captured: GroupValues,
 }
 
 /// Lines that were not read because searching them would have taken too long, or because
@@ -61,7 +61,11 @@ impl FilterState {
     /// What was captured of the failure that was found last, by its names: `user` of
     /// `<F-USER>`. As long as the line may be, and a client's text.
     pub fn take_captured(&mut self) -> Vec<(Arc<str>, String)> {
-        std::mem::take(&mut self.captured)
+        let captured = std::mem::take(&mut self.captured);
+        let captured = captured.iter();
+        captured
+            .map(|(name, value)| (name.clone(), value.to_owned()))
+            .collect()
     }
 
     /// Finds dates together with the filter of `other` from now on, where that changes nothing
@@ -121,7 +125,7 @@ impl Fail2banFilter {
             text: String::new(),
             told_cut: false,
             given_up: GivenUp::default(),
-            captured: Vec::new(),
+            captured: GroupValues::default(),
         }
     }
 

@@ -122,7 +122,7 @@ fn print_failure(out: &mut impl Write, failure: &Failure, text: &str) -> io::Res
         None => "without a time".to_owned(),
     };
     let _ = write!(said, " {}", failure.id);
-    for (name, value) in &failure.values {
+    for (name, value) in failure.values.iter() {
         if *value != failure.id && **name != *"mlfid" && !name.starts_with("skiplines") {
             let _ = write!(said, " {name}={value:?}");
         }

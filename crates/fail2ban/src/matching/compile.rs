@@ -77,7 +77,7 @@ impl Filter {
             prefregex: Expressions::new(prefregex.into_iter().collect()),
             failregex: Expressions::new(failregex),
             ignoreregex: Expressions::new(ignoreregex),
-            names,
+            names: names.into_shared(),
             maxlines: source.maxlines,
             fields,
         })

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{
     Filter, FilterState, Standing,
     failure::{Failure, IdKind},
+    group_values::{GroupValues, Said},
     groups::{CIDR, DNS, FID, IP4, IP6, Key, MLFID, NOFAIL, Value},
     search::Fit,
     sessions::WholeLine,
@@ -30,7 +31,7 @@ impl Filter {
             kind: IdKind::Id,
             prefix_length: None,
             time: date,
-            values: Vec::new(),
+            values: GroupValues::default(),
             users: Vec::new(),
             attempts: fit.lines.max(1),
             lines: Vec::new(),
@@ -41,11 +42,18 @@ impl Filter {
             let get = |key: Key| values[key].as_ref().map(Value::as_str);
             let standing = match get(NOFAIL).is_some_and(|value| !value.is_empty()) {
                 true if wholes.is_empty() => Standing::NoFail,
-                is_nofail => match (self.complete(&mut failure, get), is_nofail) {
-                    (_, true) => Standing::NoFail,
-                    (true, false) => Standing::Failed,
-                    (false, false) => Standing::Pending,
-                },
+                is_nofail => {
+                    let is_named = set_id(&mut failure, get);
+                    if is_named {
+                        let said = values.iter().map(|value| Some(value.as_ref()?.as_str()));
+                        failure.values = GroupValues::new(self.names.clone(), Said::of(said));
+                    }
+                    match (is_named, is_nofail) {
+                        (_, true) => Standing::NoFail,
+                        (true, false) => Standing::Failed,
+                        (false, false) => Standing::Pending,
+                    }
+                }
             };
             return (failure, standing);
         };
@@ -58,7 +66,10 @@ impl Filter {
         let standing = if is_nofail && wholes.is_empty() {
             Standing::NoFail
         } else {
-            let is_named = self.complete(&mut failure, |key| session.get(key));
+            let is_named = set_id(&mut failure, |key| session.get(key));
+            if is_named {
+                failure.values = GroupValues::new(self.names.clone(), session.said.clone());
+            }
             session.pending |= !is_named;
             match (is_nofail, is_named) {
                 (true, _) => Standing::NoFail,
@@ -72,30 +83,27 @@ impl Filter {
         }
         (failure, standing)
     }
+}
 
-    /// Whom it is counted by, and what else is known; false if nobody is named.
-    fn complete<'v>(&self, failure: &mut Failure, get: impl Fn(Key) -> Option<&'v str>) -> bool {
-        let named = [
-            (IP4, IdKind::Ip4),
-            (IP6, IdKind::Ip6),
-            (DNS, IdKind::Dns),
-            (FID, IdKind::Id),
-        ];
-        let Some((id, kind)) = named
-            .into_iter()
-            .find_map(|(key, kind)| Some((get(key)?, kind)))
-        else {
-            return false;
-        };
-        (failure.kind, failure.id) = match get(FID) {
-            // What it is counted by is more than the address.
-            Some(fid) if fid != id => (IdKind::Id, fid.to_owned()),
-            _ => (kind, id.to_owned()),
-        };
-        failure.prefix_length = get(CIDR).and_then(|length| length.parse().ok());
-        failure.values = (self.names.iter().enumerate())
-            .filter_map(|(key, name)| Some((name.clone(), get(key)?.to_owned())))
-            .collect();
-        true
-    }
+/// Says whom the failure is counted by; false if nobody is named.
+fn set_id<'v>(failure: &mut Failure, get: impl Fn(Key) -> Option<&'v str>) -> bool {
+    let named = [
+        (IP4, IdKind::Ip4),
+        (IP6, IdKind::Ip6),
+        (DNS, IdKind::Dns),
+        (FID, IdKind::Id),
+    ];
+    let Some((id, kind)) = named
+        .into_iter()
+        .find_map(|(key, kind)| Some((get(key)?, kind)))
+    else {
+        return false;
+    };
+    (failure.kind, failure.id) = match get(FID) {
+        // What it is counted by is more than the address.
+        Some(fid) if fid != id => (IdKind::Id, fid.to_owned()),
+        _ => (kind, id.to_owned()),
+    };
+    failure.prefix_length = get(CIDR).and_then(|length| length.parse().ok());
+    true
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use weir_core::json::JsonError;
 
-use super::sessions::WholeLine;
+use super::{group_values::GroupValues, sessions::WholeLine};
 
 /// Somebody failed, or did what a filter looks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Failure {
     /// When, by the line's date, or by the last one's; `None`: nothing says it.
     pub time: Option<Timestamp>,
     /// What the filter's groups hold beside that, by their names: `user`, `fport` …
-    pub values: Vec<(Arc<str>, String)>,
+    pub values: GroupValues,
     /// All users that the session has tried.
     pub users: Vec<String>,
     /// How many lines tell of it.
@@ -66,8 +66,7 @@ pub enum NoFailure {
 impl Failure {
     /// What a group holds.
     pub fn value(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.values.iter().find(|(known, _)| **known == *name)?;
-        Some(value)
+        self.values.get(name)
     }
 
     /// The user that was tried.

@@ -54,13 +54,9 @@ impl Names {
         self.0.len() - 1
     }
 
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The names of the values, by their keys.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.iter()
+    /// All of them, by their keys.
+    pub fn into_shared(self) -> Arc<[Arc<str>]> {
+        self.0.into()
     }
 }
 
@@ -196,10 +192,11 @@ mod tests {
         let regex = regex.unwrap();
         let mut names = Names::default();
         let layout = Layout::new(regex.names(), &mut names);
+        let keys = names.into_shared().len();
         let mut scratch = Scratch::default();
         for (text, user) in [("ua xy", "u"), ("ab xy", "a"), ("b xy", "b"), (" xy", "")] {
             regex.search(text, 0, &mut scratch);
-            let mut values = vec![None; names.len()];
+            let mut values = vec![None; keys];
             layout.fill(text, &scratch, &mut values);
             assert_eq!(values[USER].as_ref().unwrap().as_str(), user, "{text}");
             assert_eq!(values[FID].as_ref().unwrap().as_str(), "x y", "{text}");

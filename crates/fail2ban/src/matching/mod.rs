@@ -7,6 +7,7 @@ mod compile;
 mod conclude;
 mod expression;
 mod failure;
+mod group_values;
 mod groups;
 mod json_pattern;
 mod search;
@@ -15,17 +16,20 @@ mod state;
 mod trial;
 mod window;
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use weir_core::json::Fields;
 
 pub use failure::{Failure, IdKind, NoFailure};
+pub use group_values::GroupValues;
 pub use sessions::{MAX_SESSIONS, SESSION_TIME, WholeLine};
 pub use state::FilterState;
 pub use trial::{Standing, Told, Trial, TrialState};
 
 use crate::date::{Clock, Dates};
 use expression::{Expression, Expressions};
-use groups::{CIDR, DNS, Names};
+use groups::{CIDR, DNS};
 
 /// How old the last date may be that a line without one takes over.
 const LAST_DATE: SignedDuration = SignedDuration::from_secs(60);
@@ -38,7 +42,8 @@ pub struct Filter {
     prefregex: Expressions,
     failregex: Expressions,
     ignoreregex: Expressions,
-    names: Names,
+    /// The names of its groups, by their keys.
+    names: Arc<[Arc<str>]>,
     maxlines: usize,
     /// The fields of its lines that it asks for, which are JSON then.
     fields: Fields,

@@ -75,7 +75,7 @@ impl Filter {
             true => text,
             false => &content,
         };
-        let found = self.fitting(state, subject, window, &before, date, clock);
+        let found = self.fitting(state, subject, window, before, date, clock);
         state.content = content;
         found
     }
@@ -85,7 +85,7 @@ impl Filter {
         state: &mut FilterState,
         subject: &'t str,
         window: Option<&Window>,
-        before: &Values<'t>,
+        before: Values<'t>,
         date: Option<Timestamp>,
         clock: Clock<'_>,
     ) -> Result<Failure, NoFailure> {
@@ -117,13 +117,13 @@ impl Filter {
         regex: usize,
         subject: &'t str,
         window: Option<&Window>,
-        before: &Values<'t>,
+        before: Values<'t>,
     ) -> Fit<'t> {
         let mut fit = Fit {
             regex,
             values: match before.is_empty() {
                 true => vec![None; self.names.len()],
-                false => before.clone(),
+                false => before,
             },
             lines: 1,
             matched: None,

@@ -2,13 +2,16 @@
 //! one of them tells enough: who it is, or that it was no failure after all.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
 };
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::groups::{Key, MLFFORGET, MLFGAINED, NOFAIL, USER, Value, Values};
+use super::{
+    group_values::Said,
+    groups::{Key, MLFFORGET, MLFGAINED, NOFAIL, USER, Value, Values},
+};
 
 /// The most sessions that are remembered; the oldest makes room.
 pub const MAX_SESSIONS: usize = 100;
@@ -30,43 +33,11 @@ pub struct WholeLine {
     pub date: (usize, usize),
 }
 
-/// Values by their keys, in one piece of memory: each line of a session has new ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Said {
-    text: String,
-    /// Where in `text` each stands, from and to.
-    places: Vec<Option<(usize, usize)>>,
-}
-
-impl Said {
-    fn of<'v>(values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone) -> Self {
-        let length = values.clone().flatten().map(str::len).sum();
-        let mut said = Self {
-            text: String::with_capacity(length),
-            places: Vec::with_capacity(values.len()),
-        };
-        for value in values {
-            let place = value.map(|value| {
-                let begin = said.text.len();
-                said.text.push_str(value);
-                (begin, said.text.len())
-            });
-            said.places.push(place);
-        }
-        said
-    }
-
-    fn get(&self, key: Key) -> Option<&str> {
-        let (begin, end) = self.places[key]?;
-        Some(&self.text[begin..end])
-    }
-}
-
 /// What the lines of one session hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
     /// What the session's lines have said.
-    said: Said,
+    pub said: Said,
     /// All that were tried.
     pub users: BTreeSet<Box<str>>,
     /// Lines that tell of the failure.
@@ -144,7 +115,7 @@ impl Sessions {
                 session.tries(values[USER].as_ref());
                 let was_nofail = [NOFAIL, MLFGAINED].map(|key| {
                     let was = session.says(key);
-                    session.said.places[key] = None;
+                    session.said.unsay(key);
                     was
                 });
                 if gained {
@@ -175,8 +146,8 @@ impl Sessions {
         };
         counts_users &= session.users.len() > 1;
         if std::mem::take(&mut session.pending) || counts_users {
-            session.said.places[NOFAIL] = None;
-            session.said.places[MLFGAINED] = None;
+            session.said.unsay(NOFAIL);
+            session.said.unsay(MLFGAINED);
             (nofail, gained) = (false, false);
         }
         if !nofail {
@@ -235,12 +206,10 @@ impl Sessions {
             let Some((number, oldest)) = self.order.pop_front() else {
                 break;
             };
-            if self
-                .by_name
-                .get(&oldest)
-                .is_some_and(|k| k.number == number)
+            if let Entry::Occupied(kept) = self.by_name.entry(oldest)
+                && kept.get().number == number
             {
-                self.by_name.remove(&oldest);
+                kept.remove();
             }
         }
         let kept = Kept {

@@ -192,7 +192,7 @@ impl Filter {
             if !self.failregex[number].search(&subject, &mut state.scratch) {
                 continue;
             }
-            let fit = self.fit(state, number, &subject, window.as_ref(), before);
+            let fit = self.fit(state, number, &subject, window.as_ref(), before.clone());
             let has_session = fit.values[MLFID].is_some();
             let ignored = self.ignored_by(state, fit.text(&subject), all);
             let is_ignored = !ignored.is_empty();
