@@ -36,7 +36,7 @@ const WEB: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 struct Beside {
     _web: Namespace,
     _veth: Veth,
-    _children: Vec<weir_netlab::Child>,
+    children: Vec<weir_netlab::Child>,
 }
 
 fn start(name: &str, rules: &str, zone: &str) -> Option<(TestHost, Beside)> {
@@ -85,7 +85,7 @@ fn start(name: &str, rules: &str, zone: &str) -> Option<(TestHost, Beside)> {
         beside = Some(Beside {
             _web: web,
             _veth: veth.unwrap(),
-            _children: children,
+            children,
         });
     })?;
     Some((host, beside?))
@@ -206,4 +206,79 @@ fn root_connections_to_a_name_outlive_a_restart() {
         assert_eq!(client.line(), "b'HTTP/1.0 200'");
     }
     assert_eq!(host.host.json(&["app", "list"])["cut"], 0);
+}
+
+/// Takes what it is asked, and never answers.
+const DEAF_SERVER: &str = "import socket\n\
+     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 53))\n\
+     while True: s.recvfrom(512)\n";
+
+/// While nobody answers, what was answered before the start holds from its first moment on;
+/// addresses on disk that lead inside do not, and what is no record of weir's is told.
+#[test]
+fn root_a_name_keeps_its_addresses_over_a_start_without_a_name_server() {
+    let zone = "web.test 192.0.2.80 2001:db8::80\n";
+    let Some((mut host, mut beside)) = start("kept", &curl_to("web.test"), zone) else {
+        return;
+    };
+    for address in ["192.0.2.80", "[2001:db8::80]"] {
+        soon("curl to reach the name's address", || {
+            (host.curl(address) == "200").then_some(())
+        });
+    }
+    host.host.end("TERM");
+    // The name server is the last of them.
+    beside.children.pop();
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", DEAF_SERVER]);
+    beside.children.push(host.space.spawn(command).unwrap());
+    host.host.start();
+    for address in ["192.0.2.80", "[2001:db8::80]"] {
+        assert_eq!(host.curl(address), "200");
+    }
+    let kept = host.host.json(&["app", "list"])["kept_names"].clone();
+    assert_eq!(kept[0]["name"], "web.test", "{kept}");
+    assert_eq!(kept[0]["addresses"], 2, "{kept}");
+    let status = host.host.done(&["status"]);
+    assert!(
+        status.contains("until a name server answers: name:web.test (2)"),
+        "{status}"
+    );
+
+    // Somebody has written other addresses.
+    host.host.end("TERM");
+    let write = |record: &str| {
+        let script = "import sqlite3, sys\n\
+             c = sqlite3.connect(sys.argv[1]); c.execute('UPDATE resolved SET record = ?', sys.argv[2:]); c.commit()\n\
+             print(c.execute('SELECT count(*) FROM resolved').fetchone()[0])";
+        let database = host.host.path("state/weir.db");
+        let mut command = Command::new("/usr/bin/python3");
+        let done = command
+            .args(["-c", script])
+            .arg(database)
+            .arg(record)
+            .output();
+        let done = done.unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&done.stdout).trim(),
+            "1",
+            "{done:?}"
+        );
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.unwrap().as_micros();
+    write(&format!(
+        "[[\"127.0.0.1\",{now}],[\"::1\",{now}],[\"192.0.2.80\",{now}]]"
+    ));
+    host.host.start();
+    assert_eq!(host.curl("192.0.2.80"), "200");
+    for address in ["127.0.0.1", "[::1]", "[2001:db8::80]"] {
+        assert_eq!(host.curl(address), "000", "{address}");
+    }
+    host.host.end("TERM");
+    write(&"x".repeat(100_000));
+    host.host.start();
+    let told = "the addresses of name:web.test in weir.db are not used";
+    assert!(host.host.said().contains(told), "{}", host.host.said());
+    assert_eq!(host.curl("192.0.2.80"), "000");
 }

@@ -349,6 +349,16 @@ fn app(app: &Value) -> std::io::Result<()> {
     if app["learning"]["is_on"] == true {
         wrapped("  learning what programs do: weir app review shows it")?;
     }
+    let kept = app["kept_names"].as_array().into_iter().flatten();
+    let kept: Vec<_> = kept
+        .map(|kept| format!("name:{} ({})", text(&kept["name"]), kept["addresses"]))
+        .collect();
+    if !kept.is_empty() {
+        wrapped(format!(
+            "  addresses from before the start, until a name server answers: {}",
+            kept.join(", ")
+        ))?;
+    }
     let misses = app["misses"].as_array().into_iter().flatten();
     let misses: Vec<_> = misses.map(text).collect();
     wrapped(format!("  not seen: {}", misses.join("; ")))

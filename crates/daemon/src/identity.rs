@@ -10,6 +10,7 @@ mod asking;
 mod cut;
 mod executables;
 mod facts;
+mod kept;
 mod learning;
 mod login;
 mod names;
@@ -67,6 +68,7 @@ pub use facts::{HostFiles, digest_of};
 use learning::Learning;
 pub use learning::LearningStatus;
 pub use login::{SshLogin, shuts_out};
+pub use names::KeptName;
 use names::{Addresses, Names};
 pub use never_runs::never_runs;
 use objects::Objects;
@@ -233,8 +235,8 @@ impl Apps {
             events,
             geography,
             lists,
+            names: Arc::new(Names::over(store.clone())),
             learning: Learning::of(store),
-            names: Arc::default(),
             state: Mutex::default(),
         }
     }

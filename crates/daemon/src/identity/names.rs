@@ -5,6 +5,9 @@
 //! private addresses is refused unless `private_names` expects it (DNS rebinding). Servers
 //! that answer with some of many addresses each time are met by keeping each address for a
 //! while after it was seen last.
+//!
+//! The last answers are on disk as well (`kept.rs`): after a start they hold until there is
+//! an answer, so that rules do not wait for a name server that is slow, or gone.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,10 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
+use serde::Serialize;
 use weir_core::detect::HostName;
 use weir_identity::{NamePattern, policy::MAX_ADDRESSES};
 
-use crate::{resolver, threads};
+use super::kept::{self, KeptAddress};
+use crate::{
+    resolver,
+    store::{Change, ResolvedRow, Store},
+    threads,
+};
 
 /// A name is looked up again this often …
 const REFRESH: Duration = Duration::from_secs(60);
@@ -34,6 +44,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// So many names are looked up at once: one that nobody answers keeps the others waiting
 /// less.
 const LOOKUPS: usize = 2;
+/// Addresses are written when they change, and this often, for the times at which they were
+/// in an answer.
+const SAVE: Duration = Duration::from_secs(600);
 
 /// How a name is looked up: its addresses, or why nobody knows.
 type Lookup = dyn Fn(&HostName) -> Result<Vec<IpAddr>, String> + Send + Sync;
@@ -55,11 +68,43 @@ struct Known {
     is_asked: bool,
     /// When rules stopped to ask for it.
     left: Option<Instant>,
+    /// Addresses of an earlier daemon, until there is an answer.
+    kept: Vec<KeptAddress>,
+    /// When its addresses were written last, and which these were.
+    saved: Option<(Instant, BTreeSet<IpAddr>)>,
+}
+
+/// A name whose addresses an earlier daemon was given: nobody has answered this one yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptName {
+    /// The name of a host, as rules have it.
+    pub name: String,
+    /// How many addresses the name has from disk.
+    pub addresses: usize,
+    /// When the last of these addresses was in an answer.
+    pub seen: Timestamp,
 }
 
 impl Known {
     fn is_wanted(&self) -> bool {
         self.left.is_none()
+    }
+
+    /// Those that rules take for its addresses.
+    fn in_use(&self) -> BTreeSet<IpAddr> {
+        let kept = self.kept.iter().map(|kept| kept.addr);
+        self.addresses.keys().copied().chain(kept).collect()
+    }
+
+    /// Leaves of the addresses from disk those that may hold now.
+    fn sift(&mut self, is_private: bool, own: &[IpAddr], now: Timestamp) {
+        let mut refused = None;
+        self.kept.retain(|kept| {
+            let why = refusal(kept.addr, own).filter(|_| !is_private);
+            refused = why.map(|why| (kept.addr, why)).or(refused);
+            why.is_none() && kept.holds(now)
+        });
+        self.refused = refused.or(self.refused);
     }
 }
 
@@ -71,6 +116,10 @@ struct Table {
     changes: u64,
     is_started: bool,
     is_over: bool,
+    /// What the disk had of names, until rules say which these are.
+    kept: BTreeMap<String, Vec<KeptAddress>>,
+    /// What on disk was not taken, and why.
+    untaken: Vec<String>,
 }
 
 /// All names of the rules in force.
@@ -79,6 +128,7 @@ pub(super) struct Names {
     work: Condvar,
     lookup: Box<Lookup>,
     own: Box<dyn Fn() -> Vec<IpAddr> + Send + Sync>,
+    store: Option<Arc<Store>>,
 }
 
 /// The addresses of names at one moment.
@@ -105,12 +155,6 @@ impl Table {
         for (_, name) in left.iter().rev().skip(MAX_LEFT) {
             self.names.remove(name);
         }
-    }
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self::with(Box::new(resolver::addresses), Box::new(own_addresses))
     }
 }
 
@@ -150,6 +194,35 @@ impl Names {
             work: Condvar::new(),
             lookup,
             own,
+            store: None,
+        }
+    }
+
+    /// Names that the system's resolver is asked for, with the addresses that the disk has.
+    pub fn over(store: Arc<Store>) -> Self {
+        Self::with(Box::new(resolver::addresses), Box::new(own_addresses)).kept_in(store)
+    }
+
+    fn kept_in(mut self, store: Arc<Store>) -> Self {
+        let (kept, untaken) = kept::read(&store);
+        for why in &untaken {
+            tracing::warn!("[app.rules]: {why}");
+        }
+        if !untaken.is_empty() {
+            store.remember([Change::ForgetResolved]);
+        }
+        let mut table = self.table();
+        (table.kept, table.untaken) = (kept, untaken);
+        drop(table);
+        self.store = Some(store);
+        self
+    }
+
+    fn save(&self, rows: Vec<ResolvedRow>) {
+        if let Some(store) = &self.store
+            && !rows.is_empty()
+        {
+            store.remember(rows.into_iter().map(Change::Resolved));
         }
     }
 
@@ -165,24 +238,36 @@ impl Names {
         private: &[NamePattern],
     ) {
         let names: BTreeSet<_> = names.collect();
+        let own = (self.own)();
         let mut table = self.table();
         table.private = private.to_vec();
-        let now = Instant::now();
+        let (now, time) = (Instant::now(), Timestamp::now());
+        let mut gone = Vec::new();
         for (name, known) in &mut table.names {
-            known.left = match names.contains(name.as_str()) {
-                true => None,
-                false => known.left.or(Some(now)),
-            };
+            if names.contains(name.as_str()) {
+                known.left = None;
+            } else if known.left.is_none() {
+                known.left = Some(now);
+                (known.kept, known.saved) = (Vec::new(), None);
+                gone.push(name.clone());
+            }
         }
         table.forget_left(now);
+        let mut kept = std::mem::take(&mut table.kept);
         for name in &names {
-            table.names.entry((*name).to_owned()).or_default();
+            let known = table.names.entry((*name).to_owned()).or_default();
+            known.kept.extend(kept.remove(*name).unwrap_or_default());
+            let is_private = private.iter().any(|pattern| pattern.matches(name));
+            known.sift(is_private, &own, time);
         }
+        gone.extend(kept.into_keys());
         // What is refused may be another by now.
         table.names.values_mut().for_each(|known| known.due = None);
         let starts = !table.names.is_empty() && !table.is_started;
         table.is_started |= starts;
         drop(table);
+        let row = |name| ResolvedRow { name, record: None };
+        self.save(gone.into_iter().map(row).collect());
         self.work.notify_all();
         if starts {
             for number in 0..LOOKUPS {
@@ -195,12 +280,14 @@ impl Names {
         }
     }
 
-    /// Waits until each name was answered, or has failed, but no longer than this.
+    /// Waits until each name was answered, or has failed, or has addresses from disk, but no
+    /// longer than this.
     pub fn wait(&self, at_most: Duration) {
         let waits = || {
             let table = self.table();
             let mut wanted = table.names.values().filter(|known| known.is_wanted());
-            wanted.any(|known| !known.is_answered && known.failed.is_none())
+            wanted
+                .any(|known| !known.is_answered && known.failed.is_none() && known.kept.is_empty())
         };
         let until = Instant::now() + at_most;
         while waits() && Instant::now() < until {
@@ -215,18 +302,31 @@ impl Names {
         wanted.any(|known| !known.is_answered)
     }
 
-    /// The addresses of all names that were answered, and the number of this state.
+    /// The addresses of all names that were answered, or that the disk has, and the number
+    /// of this state.
     pub fn addresses(&self) -> (Addresses, u64) {
         let table = self.table();
         let known = table
             .names
             .iter()
-            .filter(|(_, known)| known.is_answered && known.is_wanted());
-        let addresses = known.map(|(name, known)| {
-            let addresses = known.addresses.keys().copied().collect();
-            (name.clone(), addresses)
-        });
+            .filter(|(_, known)| known.is_wanted())
+            .filter(|(_, known)| known.is_answered || !known.kept.is_empty());
+        let addresses =
+            known.map(|(name, known)| (name.clone(), known.in_use().into_iter().collect()));
         (addresses.collect(), table.changes)
+    }
+
+    /// The names whose addresses are those from disk.
+    pub fn kept(&self) -> Vec<KeptName> {
+        let table = self.table();
+        let names = table.names.iter().filter_map(|(name, known)| {
+            Some(KeptName {
+                name: name.clone(),
+                addresses: known.kept.len(),
+                seen: known.kept.iter().map(|kept| kept.seen).max()?,
+            })
+        });
+        names.collect()
     }
 
     /// Counts up with each change of an address.
@@ -241,6 +341,10 @@ impl Names {
         let troubles = wanted.flat_map(|(name, known)| {
             let failed = known.failed.as_ref().map(|why| match known.is_answered {
                 true => format!("name:{name} is not answered any more ({why}): the addresses before hold for an hour"),
+                false if !known.kept.is_empty() => format!(
+                    "name:{name} is not answered ({why}): {} addresses from before the start hold for a day after they were in an answer",
+                    known.kept.len()
+                ),
                 false => format!("name:{name} has no answer: {why}"),
             });
             let none = (known.is_answered && known.failed.is_none() && known.addresses.is_empty() && known.refused.is_none())
@@ -253,7 +357,13 @@ impl Names {
             });
             [failed, none, refused, left_out].into_iter().flatten()
         });
-        troubles.collect()
+        // With an answer of each name nobody misses what was on disk.
+        let mut wanted = table.names.values().filter(|known| known.is_wanted());
+        let untaken: &[String] = match wanted.any(|known| !known.is_answered) {
+            true => &table.untaken,
+            false => &[],
+        };
+        troubles.chain(untaken.iter().cloned()).collect()
     }
 
     /// The next name whose time has come, or how long that takes.
@@ -276,6 +386,7 @@ impl Names {
 
     fn answered(&self, name: &str, answer: Result<Vec<IpAddr>, String>, now: Instant) {
         let own = (self.own)();
+        let time = Timestamp::now();
         let mut table = self.table();
         let is_private = table.private.iter().any(|pattern| pattern.matches(name));
         // The rules do not ask for it any more.
@@ -286,7 +397,7 @@ impl Names {
         if !known.is_wanted() {
             return;
         }
-        let before: Vec<_> = known.addresses.keys().copied().collect();
+        let before = known.in_use();
         let was_answered = known.is_answered;
         known
             .addresses
@@ -295,6 +406,7 @@ impl Names {
             Err(why) => {
                 known.failed = Some(why);
                 known.due = Some(now + RETRY);
+                known.sift(is_private, &own, time);
             }
             Ok(found) => {
                 (known.failed, known.refused, known.left_out) = (None, None, 0);
@@ -313,10 +425,39 @@ impl Names {
                         known.left_out += 1;
                     }
                 }
+                known.sift(is_private, &own, time);
+                // These have been in an answer not long ago, as others that are not in this one.
+                for kept in std::mem::take(&mut known.kept) {
+                    let seen = now.checked_sub(kept.age(time));
+                    if let Some(seen) = seen.filter(|seen| now.duration_since(*seen) < KEEP)
+                        && known.addresses.len() < MAX_ADDRESSES
+                    {
+                        known.addresses.entry(kept.addr).or_insert(seen);
+                    }
+                }
             }
         }
-        let is_same = known.is_answered == was_answered && known.addresses.keys().eq(&before);
+        let after = known.in_use();
+        let is_same = known.is_answered == was_answered && after == before;
+        let is_saved = |(at, saved): &(Instant, BTreeSet<IpAddr>)| {
+            *saved == after && now.duration_since(*at) < SAVE
+        };
+        let mut rows = Vec::new();
+        if known.is_answered
+            && known.failed.is_none()
+            && !known.saved.as_ref().is_some_and(is_saved)
+        {
+            let addresses = known.addresses.iter();
+            let addresses = addresses.map(|(addr, seen)| (*addr, now.duration_since(*seen)));
+            rows.push(ResolvedRow {
+                name: name.to_owned(),
+                record: kept::record(addresses, time),
+            });
+            known.saved = Some((now, after));
+        }
         table.changes += u64::from(!is_same);
+        drop(table);
+        self.save(rows);
     }
 
     /// The daemon ends: threads that wait for an answer are not waited for.
@@ -352,160 +493,4 @@ fn look_up(names: &Weak<Names>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(private: &[&str]) -> Arc<Names> {
-        let names = Arc::new(Names::with(
-            Box::new(|_| Err("nobody is asked".to_owned())),
-            Box::new(|| {
-                vec![
-                    "198.51.100.1".parse().unwrap(),
-                    "2001:db8::1".parse().unwrap(),
-                ]
-            }),
-        ));
-        // No thread: the answers are given here.
-        names.table().is_started = true;
-        let private: Vec<_> = private
-            .iter()
-            .map(|text| NamePattern::new(text).unwrap())
-            .collect();
-        names.follow(["example.org", "nas.home.arpa"].into_iter(), &private);
-        names
-    }
-
-    fn answer(texts: &[&str]) -> Result<Vec<IpAddr>, String> {
-        Ok(texts.iter().map(|text| text.parse().unwrap()).collect())
-    }
-
-    fn of(names: &Names, name: &str) -> Option<Vec<String>> {
-        let (all, _) = names.addresses();
-        let addresses = all.get(name)?;
-        Some(addresses.iter().map(ToString::to_string).collect())
-    }
-
-    #[test]
-    fn answers_that_lead_inside_are_refused() {
-        let names = names(&["*.home.arpa"]);
-        let now = Instant::now();
-        assert_eq!(of(&names, "example.org"), None);
-        for inside in [
-            "127.0.0.1",
-            "::1",
-            "::ffff:127.0.0.1",
-            "10.0.0.1",
-            "192.168.1.1",
-            "100.64.1.1",
-            "fd00::1",
-            "fe80::1",
-            "169.254.169.254",
-            "198.51.100.1",
-            "2001:db8::1",
-            "0.0.0.0",
-            "224.0.0.1",
-            "255.255.255.255",
-        ] {
-            names.answered("example.org", answer(&[inside, "192.0.2.7"]), now);
-            assert_eq!(
-                of(&names, "example.org").unwrap(),
-                ["192.0.2.7"],
-                "{inside}"
-            );
-            let troubles = names.troubles();
-            assert!(
-                troubles[0].contains("refused because"),
-                "{inside}: {troubles:?}"
-            );
-        }
-        names.answered("nas.home.arpa", answer(&["192.168.1.9", "::1"]), now);
-        assert_eq!(of(&names, "nas.home.arpa").unwrap(), ["192.168.1.9", "::1"]);
-        names.answered("example.org", answer(&["192.0.2.7"]), now);
-        assert_eq!(names.troubles(), [""; 0]);
-    }
-
-    #[test]
-    fn an_address_holds_for_a_while_after_it_was_seen() {
-        let names = names(&[]);
-        let begun = Instant::now();
-        names.answered("example.org", answer(&["192.0.2.1"]), begun);
-        let changes = names.changes();
-        names.answered(
-            "example.org",
-            answer(&["192.0.2.2", "2001:db8:1::2"]),
-            begun + REFRESH,
-        );
-        assert_eq!(of(&names, "example.org").unwrap().len(), 3);
-        assert_eq!(names.changes(), changes + 1);
-        names.answered("example.org", answer(&["192.0.2.2"]), begun + 2 * REFRESH);
-        assert_eq!(names.changes(), changes + 1);
-        names.answered("example.org", answer(&["192.0.2.2"]), begun + KEEP);
-        assert_eq!(
-            of(&names, "example.org").unwrap(),
-            ["192.0.2.2", "2001:db8:1::2"]
-        );
-        // One that fails keeps them, and is told.
-        names.answered("example.org", Err("timed out".to_owned()), begun + KEEP);
-        assert_eq!(of(&names, "example.org").unwrap().len(), 2);
-        assert!(names.troubles()[0].contains("not answered any more (timed out)"));
-        names.answered("example.org", Err("timed out".to_owned()), begun + 3 * KEEP);
-        assert_eq!(of(&names, "example.org").unwrap().len(), 0);
-    }
-
-    #[test]
-    fn a_name_with_very_many_addresses_has_a_bound() {
-        let names = names(&[]);
-        let many: Vec<IpAddr> = (0..MAX_ADDRESSES as u32 + 5)
-            .map(|n| (0xc000_0200 + n).into())
-            .map(|v4: std::net::Ipv4Addr| v4.into())
-            .collect();
-        names.answered("example.org", Ok(many), Instant::now());
-        assert_eq!(of(&names, "example.org").unwrap().len(), MAX_ADDRESSES);
-        assert!(names.troubles()[0].contains("5 are left out"));
-        // The rules ask for it no more.
-        names.follow(["nas.home.arpa"].into_iter(), &[]);
-        assert_eq!(of(&names, "example.org"), None);
-        names.answered("example.org", answer(&["192.0.2.1"]), Instant::now());
-        assert_eq!(of(&names, "example.org"), None);
-    }
-
-    /// A reload that is refused brings back what the rules before had.
-    #[test]
-    fn a_name_that_comes_back_soon_has_its_addresses() {
-        let names = names(&[]);
-        names.answered("example.org", answer(&["192.0.2.1"]), Instant::now());
-        assert!(names.has_unanswered());
-        names.follow(["nas.home.arpa"].into_iter(), &[]);
-        assert_eq!(of(&names, "example.org"), None);
-        names.follow(["example.org"].into_iter(), &[]);
-        assert_eq!(of(&names, "example.org").unwrap(), ["192.0.2.1"]);
-        assert!(!names.has_unanswered());
-        names.wait(Duration::from_secs(60));
-        // Not for ever, and not very many.
-        names.follow([].into_iter(), &[]);
-        let later = Instant::now() + KEEP_LEFT;
-        names.table().forget_left(later);
-        names.follow(["example.org"].into_iter(), &[]);
-        assert_eq!(of(&names, "example.org"), None);
-        for number in 0..2 * MAX_LEFT {
-            names.follow([format!("n{number}.test").as_str()].into_iter(), &[]);
-        }
-        assert_eq!(names.table().names.len(), MAX_LEFT + 1);
-        assert!(!names.table().names.contains_key("n0.test"));
-    }
-
-    #[test]
-    fn names_come_in_turn_and_those_that_fail_sooner() {
-        let names = names(&[]);
-        let now = Instant::now();
-        let next = |at: Instant| Names::next(&mut names.table(), at);
-        let (first, second) = (next(now).unwrap(), next(now).unwrap());
-        assert_ne!(first, second);
-        assert_eq!(next(now), Err(REFRESH));
-        names.answered(&first, Err("no".to_owned()), now);
-        names.answered(&second, answer(&["192.0.2.1"]), now);
-        assert_eq!(next(now), Err(RETRY));
-        assert_eq!(next(now + RETRY), Ok(first));
-        assert_eq!(next(now + REFRESH), Ok(second));
-    }
-}
+mod tests;

@@ -6,7 +6,10 @@ use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
-use super::{Apps, LearningStatus, PromptStatus, Replaced, cut::Cuts, prompt::ANSWER};
+use super::{
+    Apps, KeptName, LearningStatus, PromptStatus, Replaced, cut::Cuts,
+    prompt::ANSWER,
+};
 
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -48,6 +51,8 @@ pub struct AppStatus {
     pub learning: LearningStatus,
     /// Files that are others than rules name.
     pub replaced: Vec<Replaced>,
+    /// Names in rules whose addresses are those of before the start: nobody has answered.
+    pub kept_names: Vec<KeptName>,
 }
 
 /// One rule, and what it has decided.
@@ -166,6 +171,7 @@ impl Apps {
             evicted: state.programs.evicted(),
             learning: self.learning.status(),
             replaced: state.files.replaced().cloned().collect(),
+            kept_names: self.names.kept(),
         }))
     }
 

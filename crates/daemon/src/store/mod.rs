@@ -12,6 +12,7 @@ mod history;
 mod identity;
 mod learned;
 mod progress;
+mod resolved;
 pub mod restore;
 mod row;
 mod writer;
@@ -42,6 +43,7 @@ pub use database::allow_set;
 pub use history::KeepHistory;
 pub use learned::LearnedRow;
 pub use progress::Progress;
+pub use resolved::ResolvedRow;
 pub use row::DatabaseError;
 
 use crate::threads;
@@ -121,6 +123,10 @@ pub enum Change {
     ForgetPosition(String),
     /// More is known of what a program does.
     Learned(LearnedRow),
+    /// A name in rules has these addresses.
+    Resolved(ResolvedRow),
+    /// What is known of the addresses of names is not to be used.
+    ForgetResolved,
     /// An action elsewhere was told of a ban, or of an end.
     ActionNotice(ActionNoticeChange),
 }
@@ -421,6 +427,12 @@ impl Store {
     /// What programs were seen doing: keys and records.
     pub fn learned(&self) -> Vec<(String, String)> {
         self.read(learned::all)
+    }
+
+    /// The addresses that names in rules had last: of so many names at most; `None` is a
+    /// record of more than `longest` bytes, or of another kind.
+    pub fn resolved(&self, names: usize, longest: usize) -> Vec<(String, Option<String>)> {
+        self.read(|connection| resolved::all(connection, names, longest))
     }
 
     /// The bans that actions elsewhere were told of, by action.
