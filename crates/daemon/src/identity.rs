@@ -16,6 +16,7 @@ mod login;
 mod names;
 mod never_runs;
 mod objects;
+mod packages;
 mod process;
 mod programs;
 mod prompt;
@@ -72,6 +73,8 @@ pub use names::KeptName;
 use names::{Addresses, Names};
 pub use never_runs::never_runs;
 use objects::Objects;
+pub use packages::PackageStatus;
+use packages::Packages;
 use programs::Programs;
 use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
@@ -81,7 +84,7 @@ pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{State, asks_package, policy_of, tells_apart_by};
+use state::{Identified, State, asks_package, policy_of, tells_apart_by};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -439,6 +442,7 @@ impl Apps {
             told_by: tells_apart_by(&policy),
             look_until: None,
             reads_packages: asks_package(&policy),
+            packages: Packages::default(),
         };
         // What the kernel tells them apart by is the policy's: so that twice. Between the
         // two whoever is not known is what `unknown` says.
@@ -557,8 +561,9 @@ impl Apps {
         let Some(state) = &mut *guard else { return };
         match event.kind {
             IdentityEventKind::Unknown => match state.identify(event.pid, true) {
-                Ok(true) => (),
-                Ok(false) => state.short_lived.note(event, &state.executables),
+                // The second one is identified once its package is known.
+                Ok(Identified::Known | Identified::Later) => (),
+                Ok(Identified::Gone) => state.short_lived.note(event, &state.executables),
                 Err(error) => self.alerts.raise(ABOUT_EVENTS, error.to_string()),
             },
             IdentityEventKind::Denied | IdentityEventKind::Judged | IdentityEventKind::Cut => {
@@ -586,6 +591,7 @@ impl Apps {
             return Ok(());
         };
         state.take_back_broken()?;
+        state.identify_answered()?;
         if state.followed.elapsed() < FOLLOW {
             return Ok(());
         }
@@ -608,12 +614,7 @@ impl Apps {
             && made_of.names == self.names.changes()
             && Arc::ptr_eq(&made_of.lists, &self.lists.current());
         if !is_current {
-            let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
-            match policy == state.policy {
-                true => state.made_of = made_of,
-                false => state.put(policy, made_of)?,
-            }
-            self.alert_unresolved(&state.policy);
+            self.follow_sources(state)?;
         }
         let counts = state.identity.counts()?;
         if counts.untold != state.untold {
@@ -677,6 +678,33 @@ impl Apps {
         }
         self.tend_prompts(state)?;
         self.cut_revoked(state);
+        Ok(())
+    }
+
+    /// Puts the rules into force as lists, countries and names are now. What is more than there
+    /// is room for is told and not tried again until these change: the rules before stay.
+    fn follow_sources(&self, state: &mut State) -> Result<(), AppError> {
+        let now = MadeOf {
+            geography: self.geography.changes(),
+            lists: self.lists.current(),
+            names: self.names.changes(),
+        };
+        match self.compile(&state.config, state.prompts.rules()) {
+            Ok((policy, made_of)) => {
+                match policy == state.policy {
+                    true => state.made_of = made_of,
+                    false => state.put(policy, made_of)?,
+                }
+                self.alert_unresolved(&state.policy);
+            }
+            Err(error) => {
+                self.alerts.raise(
+                    ABOUT_RULES,
+                    format!("{error}: the rules before stay in force"),
+                );
+                state.made_of = now;
+            }
+        }
         Ok(())
     }
 

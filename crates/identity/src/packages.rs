@@ -126,15 +126,6 @@ pub fn is_as_recorded(file: &File, recorded: &Recorded) -> io::Result<bool> {
     Ok(hasher.finalize()[..] == recorded.md5)
 }
 
-/// The package that has this very file: on record, and unchanged.
-pub fn owner(info: &Path, path: &Path, file: &File) -> Option<String> {
-    let mut recorded = recorded(info, &[path]).ok()?;
-    let recorded = recorded.remove(path)?;
-    is_as_recorded(file, &recorded)
-        .ok()?
-        .then_some(recorded.package)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +133,15 @@ mod tests {
     /// md5sum of "one" and of "two".
     const ONE: &str = "f97c5d29941bfb1b2fdab0874906ab82";
     const TWO: &str = "b8a9f715dbb64fd5c56e7783c6820a61";
+
+    /// The package that has this very file: on record, and unchanged.
+    fn owner(info: &Path, path: &Path, file: &File) -> Option<String> {
+        let mut recorded = recorded(info, &[path]).ok()?;
+        let recorded = recorded.remove(path)?;
+        is_as_recorded(file, &recorded)
+            .ok()?
+            .then_some(recorded.package)
+    }
 
     #[test]
     fn a_file_is_of_the_package_that_has_its_digest() {

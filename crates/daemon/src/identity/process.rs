@@ -14,10 +14,12 @@ use weir_bpf::identity::Seen;
 use weir_identity::{
     Object, Program,
     hash::{self, FileKey},
-    packages,
 };
 
-use super::objects::{NoDigest, Objects};
+use super::{
+    objects::{NoDigest, Objects},
+    packages::Packages,
+};
 use crate::host::parent_of;
 
 /// Bytes of a list of mappings that are read: 65,536 mappings have about 6 MiB.
@@ -26,9 +28,6 @@ const MAX_MAPS: u64 = 8 << 20;
 const MAX_OBJECTS: usize = 1024;
 /// Bytes of arguments.
 const MAX_ARGUMENTS: u64 = 4096;
-
-/// What dpkg has on record of each package.
-const DPKG_INFO: &str = "/var/lib/dpkg/info";
 
 /// A process, and of which files it consists.
 #[derive(Debug, Clone)]
@@ -42,6 +41,8 @@ pub struct ReadProgram {
     /// The path of its executable leads to this very file here: it is not of a container,
     /// and nobody has put another one in its place.
     pub is_at_path: bool,
+    /// False while it is looked up of which package it is, if that is asked for.
+    pub is_package_known: bool,
     /// Why the first file without a digest has none, and which it is.
     pub without: Option<(PathBuf, NoDigest)>,
 }
@@ -122,13 +123,13 @@ fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> 
     }
 }
 
-/// Reads a process, which is as `seen` says, with the package of its executable if that is
-/// asked for; `None`: it is gone.
-pub fn read(
+/// Reads a process, which is as `seen` says, with the package of its executable if these are
+/// given; `None`: it is gone.
+pub(super) fn read(
     pid: u32,
     seen: &Seen,
     objects: &mut Objects,
-    asks_package: bool,
+    packages: Option<&Packages>,
 ) -> Option<ReadProgram> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let (maps, is_cut) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
@@ -177,15 +178,19 @@ pub fn read(
         let digest = digest.map(|(_, digest)| digest);
         (Object { path, digest }, file)
     };
-    let mut executable = None;
+    let (mut executable, mut is_package_known) = (None, true);
     let objects = objects_opened.into_iter();
     program.objects = objects.map(|opened| object(opened).0).collect();
     program.objects.sort_by(|a, b| a.path.cmp(&b.path));
     if let Some(opened) = exe_opened {
         let exe;
         (exe, executable) = object(opened);
-        if asks_package && let Ok(file) = File::open(proc.join("exe")) {
-            program.package = packages::owner(Path::new(DPKG_INFO), &exe.path, &file);
+        if let Some(packages) = packages
+            && let Ok(file) = File::open(proc.join("exe"))
+        {
+            let package = packages.of(&exe.path, file, pid);
+            is_package_known = package.is_some();
+            program.package = package.flatten();
         }
         program.exe = Some(exe);
     }
@@ -208,6 +213,7 @@ pub fn read(
     let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
     Some(ReadProgram {
         is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
+        is_package_known,
         program,
         files,
         executable,

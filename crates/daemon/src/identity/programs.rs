@@ -251,6 +251,7 @@ mod tests {
             files: Default::default(),
             executable: None,
             is_at_path: false,
+            is_package_known: true,
             without: None,
         };
         programs.note(&key(number), read)

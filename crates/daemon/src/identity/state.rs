@@ -25,6 +25,7 @@ use super::{
     executables::Executables,
     learning::Learning,
     objects::{NoDigest, Objects},
+    packages::Packages,
     process::{self, ReadProgram},
     programs::Programs,
     prompt::Prompts,
@@ -76,6 +77,17 @@ pub(super) struct State {
     pub(super) look_until: Option<Instant>,
     /// Programs are read with the packages of their files.
     pub(super) reads_packages: bool,
+    pub(super) packages: Packages,
+}
+
+/// What has become of a process that was to be identified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Identified {
+    Known,
+    /// It is gone, or does not stand still.
+    Gone,
+    /// It is looked up of which package it is: until then it is one that is not known.
+    Later,
 }
 
 fn verdict_of(verdict: Verdict) -> kernel::Verdict {
@@ -309,30 +321,32 @@ impl State {
     /// Whoever runs in the control group. `tell`: the kernel too, of the policy that is in
     /// force.
     pub(super) fn identify_running(&mut self, tell: bool) -> usize {
-        let mut count = 0;
-        self.look_until = Some(Instant::now() + LOOK_AT_ALL);
+        let until = Instant::now() + LOOK_AT_ALL;
+        self.look_until = Some(until);
         let below = self.cgroup.below_root();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
-                continue;
-            };
-            let is_below = |path: String| {
-                let rest = path.strip_prefix(&below);
-                rest.is_some_and(|rest| below == "/" || rest.is_empty() || rest.starts_with('/'))
-            };
-            // Who is gone by now is identified no more.
-            if process::cgroup_of(pid).is_some_and(is_below)
-                && matches!(self.identify(pid, tell), Ok(true))
-            {
-                count += 1;
-            }
+        let is_below = |path: String| {
+            let rest = path.strip_prefix(&below);
+            rest.is_some_and(|rest| below == "/" || rest.is_empty() || rest.starts_with('/'))
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Who is gone by now is identified no more.
+        let running: Vec<u32> = numbers
+            .filter(|pid| process::cgroup_of(*pid).is_some_and(is_below))
+            .collect();
+        if self.reads_packages {
+            let executables = running.iter().filter_map(|pid| {
+                let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+                Some((fs::read_link(&exe).ok()?, fs::File::open(&exe).ok()?))
+            });
+            self.packages.look_up(executables, until);
         }
+        let known = running
+            .into_iter()
+            .filter(|pid| matches!(self.identify(*pid, tell), Ok(Identified::Known)))
+            .count();
         self.look_until = None;
-        count
+        known
     }
 
     /// Reads a process while it stays as it is.
@@ -347,7 +361,8 @@ impl State {
                 return Ok(None);
             };
             self.objects.bound(Some(until));
-            let read = process::read(pid, &before, &mut self.objects, self.reads_packages);
+            let packages = self.reads_packages.then_some(&self.packages);
+            let read = process::read(pid, &before, &mut self.objects, packages);
             self.objects.bound(None);
             let Some(read) = read else {
                 return Ok(None);
@@ -367,11 +382,15 @@ impl State {
         Ok(None)
     }
 
-    /// Says who a process is; false: it is gone, or does not stand still.
-    pub(super) fn identify(&mut self, pid: u32, tell: bool) -> Result<bool, weir_bpf::Error> {
+    /// Says who a process is, if that is known. A program whose package is not known yet would
+    /// meet a rule that asks for another package: so nobody is told of it.
+    pub(super) fn identify(&mut self, pid: u32, tell: bool) -> Result<Identified, weir_bpf::Error> {
         let Some((seen, read)) = self.read(pid)? else {
-            return Ok(false);
+            return Ok(Identified::Gone);
         };
+        if !read.is_package_known {
+            return Ok(Identified::Later);
+        }
         let bits = bits_of(&self.policy, &read);
         if read.is_at_path {
             self.files.note(&read.program, &self.policy.rules);
@@ -388,7 +407,15 @@ impl State {
             self.identity.put_identity(handle, &bits)?;
             self.identity.name(&seen.key, handle)?;
         }
-        Ok(true)
+        Ok(Identified::Known)
+    }
+
+    /// Identifies those whose packages were looked up.
+    pub(super) fn identify_answered(&mut self) -> Result<(), weir_bpf::Error> {
+        for pid in self.packages.take_answered() {
+            self.identify(pid, true)?;
+        }
+        Ok(())
     }
 
     /// Takes back what was concluded from files that somebody waits to write to.

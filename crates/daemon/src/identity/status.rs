@@ -7,7 +7,7 @@ use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
 use weir_identity::{Digest, Object, Rule};
 
 use super::{
-    Apps, KeptName, LearningStatus, PromptStatus, Replaced, cut::Cuts,
+    Apps, KeptName, LearningStatus, PackageStatus, PromptStatus, Replaced, cut::Cuts,
     prompt::ANSWER,
 };
 
@@ -53,6 +53,8 @@ pub struct AppStatus {
     pub replaced: Vec<Replaced>,
     /// Names in rules whose addresses are those of before the start: nobody has answered.
     pub kept_names: Vec<KeptName>,
+    /// What is remembered of the packages of programs; `None`: no rule asks for packages.
+    pub packages: Option<PackageStatus>,
 }
 
 /// One rule, and what it has decided.
@@ -172,6 +174,7 @@ impl Apps {
             learning: self.learning.status(),
             replaced: state.files.replaced().cloned().collect(),
             kept_names: self.names.kept(),
+            packages: state.reads_packages.then(|| state.packages.status()),
         }))
     }
 
