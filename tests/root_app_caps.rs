@@ -1,5 +1,6 @@
 //! Rules about programs at their limits, and while weir is killed: ten thousand programs that
-//! end at once, SIGKILL in the middle of a reload and of `weir app enforce`.
+//! end at once, more programs than are known at a time, more networks than rules can have, SIGKILL
+//! in the middle of a reload and of `weir app enforce`.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -14,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use app_host::{ADDRESSES, TestHost, curl_only};
+use app_host::{ADDRESSES, TestHost, curl_only, sha256};
 use common::soon;
 
 /// Each child has another set of files mapped executable, sends one datagram, and ends.
@@ -201,4 +202,118 @@ fn root_sigkill_in_the_middle_of_enforce_leaves_no_half_file() {
         });
         assert_eq!(host.curl("127.0.0.1"), "200", "{moment} ms");
     }
+}
+
+/// One program after the other, each with another set of files mapped executable beside the
+/// first: each sends until it is let through, which takes that it is known.
+const PROGRAMS: &str = r#"
+import mmap, socket, sys, time
+count, files = int(sys.argv[1]), [open(f, 'rb') for f in sys.argv[2:]]
+def is_let(within):
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        try:
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('127.0.0.1', 9)); return True
+        except PermissionError: time.sleep(.001)
+    return False
+def mapped(file): return mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+marked = mapped(files[0])
+for number in range(count):
+    others = [mapped(f) for bit, f in enumerate(files[1:]) if number >> bit & 1]
+    if not is_let(20): print('never let through', number, flush=True); sys.exit()
+    for other in others: other.close()
+print('known' if is_let(20) else 'not known', flush=True)
+marked.close()
+print('let through' if is_let(1.5) else 'refused', flush=True)
+"#;
+
+/// A rule about a library, so that each program has to be looked at as a whole.
+#[test]
+fn root_more_programs_than_are_known_at_a_time_are_told_and_none_is_mistaken_for_another() {
+    const COUNT: usize = 8_400;
+    let dir = tempfile::tempdir().unwrap();
+    // More files than bits of the number, and the one that the rule names.
+    let files: Vec<_> = (0..15)
+        .map(|number| {
+            let path = dir.path().join(number.to_string());
+            fs::write(&path, [number; 4096]).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.marked]\nverdict = \"allow\"\nobject = \"{}\"\n",
+        sha256(&files[0])
+    );
+    let Some(host) = TestHost::new("many", &rules) else {
+        return;
+    };
+    let count = COUNT.to_string();
+    let mut words = vec!["/usr/bin/python3", "-c", PROGRAMS, &count];
+    words.extend(files.iter().map(String::as_str));
+    let mut python = host.begin(&words);
+    assert_eq!(python.line(), "known");
+    // The same process without that file, after others had every number of the table.
+    assert_eq!(python.line(), "refused");
+    let app = host.host.json(&["app", "list"]);
+    let number = |key: &str| app[key].as_u64().unwrap();
+    assert!(number("programs") <= 8191, "{app}");
+    assert!(number("evicted") >= (COUNT - 8191) as u64, "{app}");
+    soon("the alert", || {
+        host.host.alerts().contains("app:room").then_some(())
+    });
+    for address in ADDRESSES {
+        assert_eq!(host.curl(address), "000");
+        assert_eq!(host.connects(address).trim(), "PermissionError");
+    }
+}
+
+/// As many networks as there is room for hold; with one more the rules before stay.
+#[test]
+fn root_more_networks_than_there_is_room_for_leave_the_rules_before_in_force() {
+    const MOST: u32 = 524_288;
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.listed]\nverdict = \"allow\"\nexe = \"{}\"\nto = [\"list:many\"]\n[list.many]\nfile = \"{{dir}}/many.txt\"\n",
+        sha256("/usr/bin/python3")
+    );
+    // No two of them are one network.
+    let networks = |own: &[&str], count: u32| {
+        let other = (own.len() as u32..count).map(|n| {
+            let [_, b, c, d] = (n << 1).to_be_bytes();
+            format!("11.{b}.{c}.{d}")
+        });
+        let own = own.iter().map(|addr| (*addr).to_owned());
+        own.chain(other).collect::<Vec<_>>().join("\n")
+    };
+    let (few, more) = (["127.0.0.1", "::1"], ["127.0.0.1", "::1", "127.0.0.9"]);
+    let Some(host) = TestHost::with("networks", &rules, |host| {
+        host.host.write("many.txt", &networks(&few, MOST));
+    }) else {
+        return;
+    };
+    for address in ADDRESSES {
+        soon("the list to be in force", || {
+            (host.connects(address).trim() == "connected").then_some(())
+        });
+        assert_eq!(host.curl(address), "000");
+    }
+    host.host.write("many.txt", &networks(&more, MOST + 1));
+    let alerts = soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("app:rules").then_some(alerts)
+    });
+    assert!(alerts.contains("524289"), "{alerts}");
+    for address in ADDRESSES {
+        assert_eq!(host.connects(address).trim(), "connected");
+        assert_eq!(host.curl(address), "000");
+    }
+    assert_eq!(host.connects("127.0.0.9").trim(), "PermissionError");
+    // With room again it is in force.
+    host.host.write("many.txt", &networks(&more, MOST));
+    soon("the shorter list to be in force", || {
+        (host.connects("127.0.0.9").trim() == "ConnectionRefusedError").then_some(())
+    });
+    for address in ADDRESSES {
+        assert_eq!(host.connects(address).trim(), "connected");
+    }
+    assert!(!host.host.alerts().contains("app:rules"));
 }

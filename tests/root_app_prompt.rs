@@ -6,6 +6,8 @@ mod app_host;
 mod common;
 #[path = "common/plain.rs"]
 mod plain;
+#[path = "common/prompter.rs"]
+mod prompter;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -17,6 +19,7 @@ use std::{
 
 use app_host::TestHost;
 use common::soon;
+use prompter::Prompter;
 use serde_json::Value;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -102,77 +105,6 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// `weir app prompt --json`, and what it prints.
-struct Prompter {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<Value>,
-}
-
-impl Prompter {
-    fn new(host: &TestHost) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg("--config")
-            .arg(host.host.path("weir.toml"))
-            .args(["app", "prompt", "--json"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (send, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                let _ = send.send(serde_json::from_str(&line).unwrap());
-            }
-        });
-        Self {
-            input: child.stdin.take().unwrap(),
-            child,
-            lines,
-        }
-    }
-
-    #[track_caller]
-    fn next(&self) -> Value {
-        let next = self.lines.recv_timeout(Duration::from_secs(20));
-        next.expect("a line of weir app prompt")
-    }
-
-    /// The next question, which is about this program.
-    #[track_caller]
-    fn question(&self, program: &str, peer: &str) -> u64 {
-        let question = self.next();
-        let path = question["programs"][0]["path"].as_str().unwrap_or_default();
-        assert!(path.contains(program), "{question}");
-        let digest = question["programs"][0]["digest"].as_str().unwrap();
-        assert_eq!(digest, app_host::sha256(path));
-        assert_eq!(question["peer"], peer);
-        assert_eq!(
-            (&question["port"], &question["protocol"]),
-            (&8080.into(), &"tcp".into())
-        );
-        question["id"].as_u64().unwrap()
-    }
-
-    #[track_caller]
-    fn answer(&mut self, line: &str) {
-        writeln!(self.input, "{line}").unwrap();
-        let answered = self.next();
-        let mut words = line.split(' ');
-        let id: u64 = words.next().unwrap().parse().unwrap();
-        assert_eq!(answered["id"], id, "{line}: {answered}");
-        assert_eq!(answered["answered"], words.next().unwrap(), "{line}");
-    }
-}
-
-impl Drop for Prompter {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,0 +1,113 @@
+//! Answers to questions about programs that cannot be given as they were meant: they are
+//! refused with what to answer instead, and the question stays open.
+
+#[path = "common/app_host.rs"]
+mod app_host;
+mod common;
+#[path = "common/plain.rs"]
+mod plain;
+#[path = "common/prompter.rs"]
+mod prompter;
+
+use std::{fs, io::Write, os::unix::fs::PermissionsExt};
+
+use app_host::TestHost;
+use prompter::Prompter;
+
+const PYTHON: &str = "/usr/bin/python3";
+const RULES: &str = "default = \"drop\"\nunknown = \"drop\"\nprompt_timeout = \"50s\"\n";
+
+/// Sends an echo request by a socket for datagrams of ICMP, until one is answered.
+const PING: &str = r#"
+import socket, sys, time
+addr = sys.argv[1]
+v6 = ':' in addr
+s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM, 58 if v6 else 1)
+s.settimeout(1)
+for n in range(60):
+    try:
+        s.sendto(bytes([128 if v6 else 8, 0, 0, 0, 0, 1, 0, 1]) + b'weir', (addr, 0))
+        s.recv(100); print('answered', flush=True); break
+    except OSError: time.sleep(.2)
+else: print('never answered', flush=True)
+sys.stdin.readline()
+"#;
+
+/// Connects by one socket, and says how that ends.
+const CONNECT: &str = r#"
+import socket, sys
+try: socket.create_connection((sys.argv[1], 8080), 40); print('connected', flush=True)
+except OSError as e: print(type(e).__name__, flush=True)
+sys.stdin.readline()
+"#;
+
+/// What is said of an answer that is refused.
+fn refused(prompter: &mut Prompter, line: &str) -> String {
+    writeln!(prompter.input, "{line}").unwrap();
+    let said = prompter.next();
+    let error = said["error"].as_str();
+    error.unwrap_or_else(|| panic!("{line}: {said}")).to_owned()
+}
+
+#[test]
+fn root_always_is_refused_for_icmp_and_the_question_stays_open() {
+    let Some(host) = TestHost::new("icmp", RULES) else {
+        return;
+    };
+    let range = "net.ipv4.ping_group_range=0 0";
+    host.space.run("sysctl", &["-qw", range]).unwrap();
+    let mut prompter = Prompter::new(&host);
+    for addr in ["127.0.0.1", "::1"] {
+        let mut ping = host.begin(&[PYTHON, "-c", PING, addr]);
+        let question = prompter.next();
+        assert_eq!(question["protocol"], "icmp", "{question}");
+        assert_eq!(question["peer"], addr, "{question}");
+        let id = question["id"].as_u64().unwrap();
+        let error = refused(&mut prompter, &format!("{id} allow always"));
+        assert!(error.contains("icmp has no port"), "{error}");
+        assert!(error.contains("answer once or run"), "{error}");
+        assert_eq!(host.host.read("conf.d/50-app-rules.toml"), "");
+        prompter.answer(&format!("{id} allow once"));
+        assert_eq!(ping.line(), "answered", "{addr}");
+    }
+}
+
+/// The file is another one by the time of the answer: a rule by its SHA-256 would be about
+/// a program that nobody has asked about.
+#[test]
+fn root_always_is_refused_when_the_file_is_another_one_by_then() {
+    let Some(host) = TestHost::new("swap", RULES) else {
+        return;
+    };
+    let mut prompter = Prompter::new(&host);
+    for addr in ["127.0.0.1", "::1"] {
+        let path = host.host.path("tool");
+        let (tool, aside) = (path.to_str().unwrap(), host.host.path("aside"));
+        let mut bytes = fs::read(PYTHON).unwrap();
+        // Behind the program's end: a program of its own for each address.
+        bytes.extend_from_slice(addr.as_bytes());
+        let put = |bytes: &[u8]| {
+            fs::write(&aside, bytes).unwrap();
+            fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::rename(&aside, &path).unwrap();
+        };
+        put(&bytes);
+        let mut client = host.begin(&[tool, "-c", CONNECT, addr]);
+        let id = prompter.question("tool", addr);
+        bytes.extend_from_slice(b"replaced");
+        put(&bytes);
+        let error = refused(&mut prompter, &format!("{id} allow always"));
+        assert!(
+            error.contains("is another file than the program that has asked"),
+            "{error}"
+        );
+        assert_eq!(host.host.read("conf.d/50-app-rules.toml"), "");
+        // The one that has asked may be answered, and nobody who runs the other file is.
+        prompter.answer(&format!("{id} allow run"));
+        assert_eq!(client.line(), "connected", "{addr}");
+        let _other = host.begin(&[tool, "-c", CONNECT, addr]);
+        let other = prompter.question("tool", addr);
+        assert_ne!(other, id);
+        prompter.answer(&format!("{other} deny run"));
+    }
+}
