@@ -9,7 +9,6 @@ use weir_sinks::Sinks;
 
 use super::{handles, start_error::StartError};
 use crate::{
-    access::classes::ClassError,
     api::{JailChange, Reload},
     config::Config,
     instance, interfaces,
@@ -19,36 +18,46 @@ use crate::{
     watch::Watches,
 };
 
+/// What becomes of a step that has failed: an error ends the steps behind it, too.
+type OnFailure<'a> = dyn FnMut(StartError) -> Result<(), StartError> + 'a;
+
+/// Has a step that is done end those behind it, or not.
+fn step<E: Into<StartError>>(
+    done: Result<(), E>,
+    failed: &mut OnFailure<'_>,
+) -> Result<(), StartError> {
+    match done {
+        Ok(()) => Ok(()),
+        Err(error) => failed(error.into()),
+    }
+}
+
 /// Puts exemptions, decoy ports, geofence, lists, rules about programs, tokens and pools of
-/// a configuration into force; nobody else may change them meanwhile. `classes_failed`:
-/// whether the rest is in force without geofence and lists.
+/// a configuration into force; nobody else may change them meanwhile.
 fn put_rules_alone(
     service: &Service,
     config: &Config,
     alone: &Alone<'_>,
-    classes_failed: impl FnOnce(ClassError) -> Result<(), StartError>,
+    failed: &mut OnFailure<'_>,
 ) -> Result<(), StartError> {
-    service.allow_list.refresh_exemptions_by(config)?;
+    let exempt = service.allow_list.refresh_exemptions_by(config);
+    step(exempt, failed)?;
     let own = service.own.get();
-    service.decoy.apply(
-        &alone.decoy,
-        config.decoy.as_ref(),
-        config.tarpit.as_ref(),
-        &own,
-    )?;
+    let (decoy, tarpit) = (config.decoy.as_ref(), config.tarpit.as_ref());
+    let decoys = service.decoy.apply(&alone.decoy, decoy, tarpit, &own);
+    step(decoys, failed)?;
     service.geography.configure(config.geography().as_deref());
-    if let Err(error) = service.classes.apply(&alone.classes, config.fences()) {
-        classes_failed(error)?;
-    }
-    service
-        .apps
-        .apply(config.app.as_ref(), config.enforcement.observe)?;
-    service
-        .tokens
-        .apply(config.token.as_ref(), config.enforcement.observe)?;
+    let classes = service.classes.apply(&alone.classes, config.fences());
+    step(classes, failed)?;
+    let observe = config.enforcement.observe;
+    let apps = service.apps.apply(config.app.as_ref(), observe);
+    step(apps, failed)?;
+    let tokens = service.tokens.apply(config.token.as_ref(), observe);
+    step(tokens, failed)?;
     // Last, when nothing else can refuse the configuration: pools that it changes or drops
     // would lose flows, which no roll-back brings back.
-    service.balancer.apply(config.balance.as_ref())?;
+    let pools = service.balancer.apply(config.balance.as_ref());
+    step(pools, failed)?;
     service.vips.apply(&config.vips());
     Ok(())
 }
@@ -56,13 +65,18 @@ fn put_rules_alone(
 /// Puts the rules of the configuration into force, for a start. Geofence and lists that
 /// cannot be had yet are an alert, and are tried again.
 pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
-    put_rules_alone(service, config, &Alone::of(service), |error| {
-        if error.is_for_good() {
-            return Err(error.into());
-        }
-        service.alerts.raise("classes", error.to_string());
-        Ok(())
-    })
+    put_rules_alone(
+        service,
+        config,
+        &Alone::of(service),
+        &mut |error| match error {
+            StartError::Classes(error) if !error.is_for_good() => {
+                service.alerts.raise("classes", error.to_string());
+                Ok(())
+            }
+            error => Err(error),
+        },
+    )
 }
 
 /// Held while a configuration is exchanged: what follows the host each second
@@ -86,21 +100,30 @@ impl<'a> Alone<'a> {
 /// Has the kernel enforce another configuration. Decoy ports and geofence that it does
 /// without go before the backend changes, for the next one may not have them; what it
 /// asks for comes after, and pools change last.
-fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
+fn enforce(
+    service: &Service,
+    config: &Config,
+    alone: &mut Alone<'_>,
+    failed: &mut OnFailure<'_>,
+) -> Result<(), StartError> {
     if config.decoy.is_none() && config.tarpit.is_none() {
-        service.decoy.apply(&alone.decoy, None, None, &[])?;
+        let decoys = service.decoy.apply(&alone.decoy, None, None, &[]);
+        step(decoys, failed)?;
     }
     if config.geofence.is_none() {
-        service.classes.apply(&alone.classes, config.fences())?;
+        let classes = service.classes.apply(&alone.classes, config.fences());
+        step(classes, failed)?;
     }
     let settings = alone.interfaces.settings(&config.enforcement);
     if alone.interfaces.in_force() != Some(&settings) {
         // Half of it may be, if it is refused.
         alone.interfaces.put_in_force(None);
-        change_backend(service, config, &settings)?;
-        alone.interfaces.put_in_force(Some(settings));
+        match change_backend(service, config, &settings) {
+            Ok(()) => alone.interfaces.put_in_force(Some(settings)),
+            Err(error) => failed(error.into())?,
+        }
     }
-    put_rules_alone(service, config, alone, |error| Err(error.into()))
+    put_rules_alone(service, config, alone, failed)
 }
 
 /// Has the backend take on these settings. One that cannot forward takes no pools over: if
@@ -117,10 +140,7 @@ fn change_backend(
     };
     let pools = config.balance.iter().flat_map(|balance| &balance.pools);
     let forwards = { pools }.any(|pool| !pool.is_proxied());
-    let is_for_pools = |error: &weir_enforce::Error| {
-        // Another hook of the same backend names no feature when it is refused.
-        error.is_about(limit.feature) || settings.backend.is_bpf()
-    };
+    let is_for_pools = |error: &weir_enforce::Error| error.is_about(limit.feature);
     if forwards || !changed.as_ref().is_err_and(is_for_pools) {
         return changed;
     }
@@ -223,7 +243,8 @@ impl Reloader {
                 Ok(prepared) => prepared,
                 Err(error) => return refused(error.into(), None),
             };
-            if let Err(error) = enforce(&self.service, &new, &mut alone) {
+            if let Err(error) = enforce(&self.service, &new, &mut alone, &mut Err::<(), StartError>)
+            {
                 return refused(error, Some(&mut alone));
             }
             workers.replace(&old, &new, prepared);
@@ -259,12 +280,22 @@ impl Reloader {
         Ok(new.warnings.clone())
     }
 
-    /// The old configuration was in force a moment ago: that the kernel refuses
-    /// it now is an alert, until a reload is done.
+    /// The old configuration was in force a moment ago: that the kernel refuses some of
+    /// it now is an alert, until a reload is done, and keeps none of the rest from being
+    /// taken back.
     fn roll_back(&self, old: &Config, alone: &mut Alone<'_>) {
-        if let Err(error) = enforce(&self.service, old, alone) {
+        let mut refused = Vec::new();
+        let done = enforce(&self.service, old, alone, &mut |error| {
+            refused.push(error.to_string());
+            Ok(())
+        });
+        refused.extend(done.err().map(|error| error.to_string()));
+        // What cannot be had is asked for twice where it goes before the backend changes.
+        refused.dedup();
+        if !refused.is_empty() {
             let message = format!(
-                "after a refused reload the configuration before it is not wholly in force: {error}"
+                "after a refused reload the configuration before it is not wholly in force: {}",
+                refused.join("; ")
             );
             self.service.alerts.raise("reload", message);
         }

@@ -191,11 +191,16 @@ impl Interface {
         if let Some(link) = stand_in {
             return self.keep_stand_in(link, refusals, device, links);
         }
-        Err(Error::Unsupported(format!(
-            "cannot protect {}: {}",
-            self.name,
-            refusals.join("; ")
-        )))
+        let says = format!("cannot protect {}: {}", self.name, refusals.join("; "));
+        // Where there are several hooks, each was refused for a reason of its own.
+        let feature = match hooks {
+            [hook] => programs.in_the_way(*hook),
+            _ => None,
+        };
+        Err(match feature {
+            Some(feature) => Error::NotOffered { feature, says },
+            None => Error::Unsupported(says),
+        })
     }
 
     /// What stood in on tcx while other hooks were tried is what there is.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use weir_bpf::attachment::Hook;
 
-use crate::{Error, Settings, hook_selection::Advice};
+use crate::{Error, Feature, Settings, hook_selection::Advice};
 
 /// The hook that interfaces shall get.
 #[derive(Debug, Clone)]
@@ -31,6 +31,12 @@ pub trait Programs {
     /// Why a hook cannot have a program of these, though the kernel might take it: for
     /// interfaces that would be given it, not for those that have it.
     fn refusal(&self, hook: Hook) -> Option<&'static str>;
+
+    /// The feature in use without which the hook could have a program of these, where
+    /// nothing else is a reason for the [`Self::refusal`].
+    fn in_the_way(&self, _hook: Hook) -> Option<Feature> {
+        None
+    }
 
     /// The program for a hook, which may be loaded for it now; the caller has asked
     /// for a [`Self::refusal`], unless the interface has the hook, or for

@@ -9,17 +9,25 @@ use weir_bpf::{
     programs::{NO_NETFILTER, netfilter_supported},
 };
 
-use crate::{Error, hooks::Programs};
+use crate::{Error, Feature, hooks::Programs};
+
+/// Why netfilter's hook is refused to pools.
+const NO_POOLS: &str = "it has no load balancing";
 
 impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
             Hook::Netfilter if self.decoys.are_there() => Some("it has no decoy ports"),
-            Hook::Netfilter if self.balancer.is_there() => Some("it has no load balancing"),
             Hook::Netfilter if self.decoys.are_tarpits_there() => Some("it has no tarpit ports"),
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
+            // Last: only where nothing else is refused do pools go for it.
+            Hook::Netfilter if self.balancer.is_there() => Some(NO_POOLS),
             _ => None,
         }
+    }
+
+    fn in_the_way(&self, hook: Hook) -> Option<Feature> {
+        (self.refusal(hook) == Some(NO_POOLS)).then_some(Feature::Balance)
     }
 
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
