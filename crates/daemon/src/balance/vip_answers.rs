@@ -58,6 +58,17 @@ impl RealState {
         self.health.life != Life::Down && self.weight() > 0
     }
 
+    /// Whether its first answer at the virtual addresses is waited for: it could take flows
+    /// over, and this host has what its checks take.
+    fn may_answer_yet(&self) -> bool {
+        self.can_stand_in() && self.at_vips == AtVips::NotAsked && self.not_asked.is_none()
+    }
+
+    /// Whether it could take over the flows of another real, and answers.
+    fn answers_in_place(&self) -> bool {
+        self.can_stand_in() && self.at_vips == AtVips::Answers
+    }
+
     /// A check of the real itself has ended, and the answer to it at the virtual addresses does
     /// not come: what it said there last decides nothing more.
     pub(super) fn decide_by_check(&mut self) {
@@ -154,12 +165,8 @@ impl Pool {
         if !self.reals.iter().any(is_undecided) {
             return Vec::new();
         }
-        let is_there = |at_vips: AtVips| {
-            let mut others = self.reals.iter().filter(|real| real.can_stand_in());
-            others.any(|real| real.at_vips == at_vips)
-        };
-        let (one_answers, some_are_asked) = (is_there(AtVips::Answers), is_there(AtVips::NotAsked));
-        if !one_answers && some_are_asked {
+        let one_answers = self.reals.iter().any(RealState::answers_in_place);
+        if !one_answers && self.reals.iter().any(RealState::may_answer_yet) {
             return Vec::new();
         }
         let mut decided = Vec::new();
@@ -180,9 +187,7 @@ impl Pool {
     /// The reals that fail at a virtual address, each with the reason, where no real that takes
     /// new flows answers there, so that none is taken out for it.
     pub(super) fn lack_vips(&self) -> Vec<String> {
-        let answers = |real: &RealState| {
-            real.can_stand_in() && matches!(real.at_vips, AtVips::Answers | AtVips::NotAsked)
-        };
+        let answers = |real: &RealState| real.answers_in_place() || real.may_answer_yet();
         if self.reals.iter().any(answers) {
             return Vec::new();
         }
