@@ -170,6 +170,30 @@ pub struct KnownReal {
     pub number: u32,
     /// The link-layer address to which packets for the real go: its own, or its router's.
     pub dest: [u8; 6],
+    /// The index of the interface by which they leave.
+    pub ifindex: u32,
+    /// The VLAN of the frames; 0: those without one, and those in a tunnel.
+    pub vlan: u16,
+    /// Whether they go in an outer packet, to a router.
+    pub is_tunneled: bool,
+}
+
+/// A real of this number, and its [`real_id`], from its value in the map; `None`: nobody's.
+fn known_real(number: u32, value: &[u8]) -> Option<(u64, KnownReal)> {
+    let id = id_of(value).filter(|id| *id != 0)?;
+    let dest = value.get(offset_of!(balance_real, dest)..)?.first_chunk()?;
+    let ifindex = value.get(offset_of!(balance_real, ifindex)..)?;
+    let vlan = value.get(offset_of!(balance_real, vlan)..)?;
+    let vlan = u16::from_ne_bytes(*vlan.first_chunk()?);
+    let is_tunneled = vlan == abi::BALANCE_TUNNELED as u16;
+    let known = KnownReal {
+        number,
+        dest: *dest,
+        ifindex: u32::from_ne_bytes(*ifindex.first_chunk()?),
+        vlan: if is_tunneled { 0 } else { vlan },
+        is_tunneled,
+    };
+    Some((id, known))
 }
 
 /// Whose real this value of the map is, whether it drains or not.
@@ -342,11 +366,7 @@ impl Balancer {
                 .lookup(&number.to_ne_bytes(), MapFlags::ANY)
                 .context(what)?;
             let found = found.as_deref();
-            let dest = found.and_then(|real| real.get(offset_of!(balance_real, dest)..));
-            let dest = dest.and_then(|dest| dest.first_chunk().copied());
-            if let Some((id, dest)) = found.and_then(id_of).zip(dest).filter(|(id, _)| *id != 0) {
-                known.insert(id, KnownReal { number, dest });
-            }
+            known.extend(found.and_then(|value| known_real(number, value)));
         }
         Ok(known)
     }

@@ -39,7 +39,7 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::Prefix;
-use weir_enforce::{Backend, Balance, MAX_POOLS, MAX_REALS, Real};
+use weir_enforce::{Backend, Balance, KnownReal, MAX_POOLS, MAX_REALS, Real};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
@@ -126,9 +126,8 @@ struct State {
     /// Numbers of the pools in the kernel.
     pool_numbers: Numbers<String, MAX_POOLS>,
     real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
-    /// At a start: the link-layer addresses that an earlier daemon has left in the kernel, by
-    /// the reals' ids.
-    left: HashMap<u64, Mac>,
+    /// At a start: the reals that an earlier daemon has left in the kernel, by their ids.
+    left: HashMap<u64, KnownReal>,
     /// The link-layer addresses of reals and routers.
     neighbours: Neighbours,
     /// The pools as the backend has been told of them.
@@ -197,8 +196,8 @@ struct RealState {
     at_vips: AtVips,
     /// The same of the virtual addresses of other pools, for whose reals it stands in, by name.
     stand_ins: BTreeMap<String, StandIn>,
-    /// The link-layer address that an earlier daemon had for it, until it is looked for.
-    before: Option<Mac>,
+    /// How an earlier daemon has left it in the kernel, until it is looked for.
+    before: Option<KnownReal>,
     /// The link-layer address of the real, or of the router before it.
     mac: Option<Mac>,
     /// The way to it, where that is a tunnel; its number is not in it.

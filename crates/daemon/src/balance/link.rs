@@ -2,6 +2,8 @@
 
 use std::io;
 
+use weir_enforce::KnownReal;
+
 use crate::host::{
     Interface, Mac, interface,
     vlan::{Vlan, vlan},
@@ -16,6 +18,15 @@ pub(super) struct Link {
     pub(super) out: u32,
     /// The VLAN of these frames' tag; 0: they have no tag there.
     pub(super) vlan: u16,
+}
+
+impl Link {
+    /// The link-layer address of a real that an earlier daemon has left in the kernel, if its
+    /// packets went by this link: behind another interface, or in a tunnel, it is another's.
+    pub(super) fn left_by(&self, before: &KnownReal) -> Option<Mac> {
+        let way = (before.ifindex, before.vlan, before.is_tunneled);
+        (way == (self.out, self.vlan, false)).then_some(before.dest)
+    }
 }
 
 /// `is_protected`: is it among weir's interfaces, by its number? A VLAN's device that is
@@ -55,6 +66,35 @@ mod tests {
         assert_eq!(leaves_by(7, vlan, |index| index == 2), (2, 10));
         assert_eq!(leaves_by(7, vlan, |index| index == 7), (7, 0));
         assert_eq!(leaves_by(2, None, |_| false), (2, 0));
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_left_counts_on_the_same_way_only() {
+        let link = Link {
+            index: 2,
+            mac: [2; 6],
+            out: 2,
+            vlan: 0,
+        };
+        let same = KnownReal {
+            number: 1,
+            dest: [6; 6],
+            ifindex: 2,
+            vlan: 0,
+            is_tunneled: false,
+        };
+        assert_eq!(link.left_by(&same), Some([6; 6]));
+        let others = [
+            KnownReal { ifindex: 3, ..same },
+            KnownReal { vlan: 10, ..same },
+            KnownReal {
+                is_tunneled: true,
+                ..same
+            },
+        ];
+        for other in others {
+            assert_eq!(link.left_by(&other), None, "{other:?}");
+        }
     }
 
     /// Without a descriptor nothing is known of it: the reals stay where they are.

@@ -14,11 +14,13 @@ use crate::host::{self, Mac};
 /// A neighbour keeps its link-layer address for so long without an entry of the kernel's. A
 /// host that answers is found again within it, and one that is dead fails its checks.
 const KEPT: Duration = Duration::from_secs(10);
-/// A neighbour that has changed lately changes again only when its address in force was not
-/// seen for so long.
+/// Another address is followed once the kernel has had it, and no other, for so long: one
+/// forged answer that the neighbour corrects moves nothing.
+const STAYS: Duration = Duration::from_secs(3);
+/// The same while two addresses come in turns.
 const UNSEEN: Duration = Duration::from_secs(10);
-/// Behind a change a neighbour counts as unsettled for so long, and two addresses are told
-/// for so long after they were seen.
+/// An address that the kernel has had for so long, and no other, is the neighbour's; and two
+/// are told for so long after they were seen.
 const UNSETTLED: Duration = Duration::from_secs(60);
 
 /// The neighbours that were asked for, over all looks.
@@ -33,13 +35,18 @@ pub(super) struct Neighbours {
 /// A neighbour with the address that is in force.
 struct Neighbour {
     mac: Mac,
-    /// The time of the last change, if there was one.
+    /// The address that was found first, or has stayed longest since: packets return to it as
+    /// soon as the kernel has it again.
+    home: Mac,
+    /// The one that the kernel had last.
+    found: Mac,
+    /// The time since when it has had that one, if it had another before.
     changed: Option<Instant>,
-    /// When the kernel had this link-layer address last.
-    seen: Instant,
+    /// Whether the kernel has had any: the first may be what an earlier daemon knew.
+    is_found: bool,
     /// When the kernel had any for it.
     resolved: Instant,
-    /// The last other one that it had.
+    /// The last other one that was found or in force.
     other: Option<Mac>,
     /// When two were seen in turns.
     contested: Option<Instant>,
@@ -50,8 +57,10 @@ impl Neighbour {
     fn new(mac: Mac, now: Instant) -> Self {
         Self {
             mac,
+            home: mac,
+            found: mac,
             changed: None,
-            seen: now,
+            is_found: false,
             resolved: now,
             other: None,
             contested: None,
@@ -65,19 +74,28 @@ impl Neighbour {
             return now.duration_since(self.resolved) < KEPT;
         };
         self.resolved = now;
-        if mac == self.mac {
-            self.seen = now;
-            return true;
+        if !std::mem::replace(&mut self.is_found, true) {
+            (self.mac, self.home, self.found) = (mac, mac, mac);
         }
-        let is_over = |at: Option<Instant>| at.is_none_or(|at| now.duration_since(at) >= UNSETTLED);
-        let is_settled = is_over(self.changed) && is_over(self.contested);
-        if !is_settled {
-            self.contested = Some(now);
+        let is_fresh = |at: Instant| now.duration_since(at) < UNSETTLED;
+        if mac != self.found {
+            if self.changed.is_some_and(is_fresh) {
+                self.contested = Some(now);
+            }
+            (self.found, self.changed) = (mac, Some(now));
         }
-        self.other = Some(mac);
-        if is_settled || now.duration_since(self.seen) >= UNSEEN {
-            self.other = Some(std::mem::replace(&mut self.mac, mac));
-            (self.changed, self.seen) = (Some(now), now);
+        let stayed = self.changed.map(|at| now.duration_since(at));
+        let is_contested = self.contested.is_some_and(is_fresh);
+        let needed = if is_contested { UNSEEN } else { STAYS };
+        if mac != self.mac {
+            let is_followed = mac == self.home || stayed.is_none_or(|time| time >= needed);
+            self.other = Some(match is_followed {
+                true => std::mem::replace(&mut self.mac, mac),
+                false => mac,
+            });
+        }
+        if mac == self.mac && stayed.is_some_and(|time| time >= UNSETTLED) {
+            self.home = mac;
         }
         true
     }
@@ -160,7 +178,7 @@ impl Neighbours {
             return None;
         }
         Some(format!(
-            "{}: two hosts have the address, or one pretends to. Packets stay with the one in force until it is not seen for {} s",
+            "{}: two hosts have the address, or one pretends to. Packets go to the one that was there first, or to another that alone is seen for {} s",
             with.join("; "),
             UNSEEN.as_secs()
         ))
@@ -218,29 +236,57 @@ mod tests {
     }
 
     #[test]
-    fn two_addresses_in_turns_are_told_and_move_packets_once() {
+    fn one_forged_answer_moves_nothing_and_a_longer_one_no_longer_than_it_is_believed() {
+        let (a, b) = (Some(A), Some(B));
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let found = looks(&mut neighbours, &mut now, &[a, b, b, a, a]);
+        assert_eq!(found, [a; 5]);
+        assert!(neighbours.contested(now).is_some());
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        let found = looks(&mut neighbours, &mut now, &[a, b, b, b, b, b, a, a]);
+        assert_eq!(found, [a, a, a, a, b, b, a, a]);
+    }
+
+    #[test]
+    fn an_address_that_stays_is_followed_and_is_the_neighbours_in_time() {
+        let (a, b) = (Some(A), Some(B));
+        let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
+        looks(&mut neighbours, &mut now, &[a]);
+        // A server with a new card.
+        let found = looks(&mut neighbours, &mut now, &[b; 70]);
+        let (held, then) = found.split_at(3);
+        assert!(held.iter().all(|mac| *mac == a));
+        assert!(then.iter().all(|mac| *mac == b));
+        assert_eq!(neighbours.contested(now), None);
+        assert_eq!(looks(&mut neighbours, &mut now, &[a, b]), [b, b]);
+    }
+
+    #[test]
+    fn two_addresses_in_turns_are_told_and_move_no_packets() {
         let (mut neighbours, mut now) = (Neighbours::default(), Instant::now());
         looks(&mut neighbours, &mut now, &[Some(A)]);
-        // A server with a new card.
-        assert_eq!(looks(&mut neighbours, &mut now, &[Some(B)]), [Some(B)]);
-        assert_eq!(neighbours.contested(now), None);
-        let turns: Vec<_> = [A, B].map(Some).into_iter().cycle().take(200).collect();
+        let turns: Vec<_> = [B, A, A, B]
+            .map(Some)
+            .into_iter()
+            .cycle()
+            .take(200)
+            .collect();
         let found = looks(&mut neighbours, &mut now, &turns);
-        assert!(found.iter().all(|mac| *mac == Some(B)));
+        assert!(found.iter().all(|mac| *mac == Some(A)));
         let told = neighbours.contested(now).unwrap();
         for words in [
             "192.0.2.11 has the link-layer addresses",
             "2001:db8::11 has the link-layer addresses",
-            "02:00:00:00:00:0a",
-            "02:00:00:00:00:0b",
+            "02:00:00:00:00:0a (in force)",
+            "02:00:00:00:00:0b in turns",
         ] {
             assert!(told.contains(words), "{told}");
         }
-        // One of them goes.
-        let found = looks(&mut neighbours, &mut now, &[Some(A); 70]);
+        // One of them goes; the other was seen a second before.
+        let found = looks(&mut neighbours, &mut now, &[Some(B); 70]);
         let (held, then) = found.split_at(9);
-        assert!(held.iter().all(|mac| *mac == Some(B)));
-        assert!(then.iter().all(|mac| *mac == Some(A)));
+        assert!(held.iter().all(|mac| *mac == Some(A)));
+        assert!(then.iter().all(|mac| *mac == Some(B)));
         assert_eq!(neighbours.contested(now), None);
     }
 

@@ -152,7 +152,7 @@ impl State {
             known.map(|real| real.number)
         };
         self.real_numbers.take_over(&reals_of(config), number);
-        self.left = known.iter().map(|(id, real)| (*id, real.dest)).collect();
+        self.left.clone_from(known);
     }
 
     /// Takes a configuration on; what is known of reals that stay is kept. One that had
@@ -387,6 +387,7 @@ impl State {
                             let mut networks = self.sources.iter().map(|one| one.network);
                             let is_on_link = networks.any(|network| network.contains(address));
                             let key = (link.index, address);
+                            let before = before.and_then(|before| link.left_by(&before));
                             real.mac = self.neighbours.find(key, before, is_on_link)?;
                         }
                         if real.mac.is_none() {

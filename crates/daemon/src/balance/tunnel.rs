@@ -4,13 +4,13 @@
 
 use std::{io, net::IpAddr};
 
-use weir_enforce::{Real, Tunnel};
+use weir_enforce::{KnownReal, Real, Tunnel};
 
 use super::{
     config::{PoolConfig, TunnelConfig},
     neighbours::Neighbours,
 };
-use crate::host::{self, Mac};
+use crate::host;
 
 /// What a client can be told at least: every host takes so large an IPv6 packet (RFC 8200
 /// 5), and of IPv4 so large a one that comes together again (RFC 1122 3.3.2).
@@ -18,12 +18,12 @@ const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;
 
 /// Where packets for a real go, in which outer header, or why nowhere. Of [`Real::id`] it
-/// knows nothing. `before`: the link-layer address to which an earlier daemon sent them.
+/// knows nothing. `before`: how an earlier daemon has left the real in the kernel.
 pub(super) fn way(
     pool: &PoolConfig,
     tunnel: &TunnelConfig,
     real: IpAddr,
-    before: Option<Mac>,
+    before: Option<KnownReal>,
     neighbours: &mut Neighbours,
 ) -> io::Result<Result<Real, String>> {
     let Some(route) = host::route(real)? else {
@@ -57,6 +57,8 @@ pub(super) fn way(
         return Ok(Err(why));
     }
     let next_hop = (route.ifindex, route.next_hop);
+    let before = before.filter(|before| before.is_tunneled && before.ifindex == route.ifindex);
+    let before = before.map(|before| before.dest);
     let Some(dest) = neighbours.find(next_hop, before, true)? else {
         return Ok(Err(format!(
             "{} on the way to it does not say its link-layer address",

@@ -57,6 +57,9 @@ fn known(number: u32) -> KnownReal {
     KnownReal {
         number,
         dest: [2, 0, 0, 0, 1, number as u8],
+        ifindex: 2,
+        vlan: 0,
+        is_tunneled: false,
     }
 }
 
@@ -99,7 +102,7 @@ fn after_a_start_reals_that_the_kernel_has_keep_their_flows_until_they_are_check
     assert_eq!(fresh.len(), 1);
     // Where the kernel has no neighbour entry yet, packets go where they went.
     let before: Vec<_> = state.reals().map(|real| real.before).collect();
-    let left = |number| Some(known(number).dest);
+    let left = |number| Some(known(number));
     assert_eq!(before, [left(10), left(11), left(12), None]);
     assert_eq!(with_flows(&mut state), (vec![0, 1, 2], vec![0, 1, 2]));
     assert_eq!(state.pools[0].live(), 3);
