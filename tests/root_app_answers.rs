@@ -9,7 +9,7 @@ mod plain;
 #[path = "common/prompter.rs"]
 mod prompter;
 
-use std::{fs, io::Write, os::unix::fs::PermissionsExt};
+use std::{fs, io::Write, process::Command};
 
 use app_host::TestHost;
 use prompter::Prompter;
@@ -87,9 +87,16 @@ fn root_always_is_refused_when_the_file_is_another_one_by_then() {
         // Behind the program's end: a program of its own for each address.
         bytes.extend_from_slice(addr.as_bytes());
         let put = |bytes: &[u8]| {
-            fs::write(&aside, bytes).unwrap();
-            fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).unwrap();
-            fs::rename(&aside, &path).unwrap();
+            fs::write(host.host.path("bytes"), bytes).unwrap();
+            // By another process: a child of the other test could have a descriptor of ours, and
+            // nobody runs a file that somebody may write to.
+            let copy = "cp \"$1\" \"$2\" && chmod 755 \"$2\" && mv \"$2\" \"$3\"";
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", copy, "sh"])
+                .arg(host.host.path("bytes"));
+            let done = command.arg(&aside).arg(&path).status();
+            assert!(done.unwrap().success());
         };
         put(&bytes);
         let mut client = host.begin(&[tool, "-c", CONNECT, addr]);

@@ -43,11 +43,6 @@ static __always_inline void end_connection(struct sock_common *sk,
 		deny(control, found, what);
 }
 
-static __always_inline int is_observed(const struct ident_control *control)
-{
-	return (policy_of(control)->flags & IDENT_OBSERVE) != 0;
-}
-
 static __always_inline int cut_tcp(struct sock_common *sk)
 {
 	struct ident_control *control = control_get();
@@ -117,11 +112,10 @@ static __always_inline int cut_udp(struct sock *sk)
 	key.cookie = bpf_get_socket_cookie(sk);
 	key.port = about.port | (__u32)common->skc_num << 16;
 	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
-	flow = flow_of(&key, IDENT_OUT);
+	flow = flow_of(&key, IDENT_OUT, 0);
 	if (!flow) {
 		/* A peer has begun, and was refused: may its program send? */
-		key.direction = IDENT_IN;
-		flow = bpf_map_lookup_elem(&ident_refused, &key);
+		flow = refused_flow(&key, IDENT_IN);
 		is_judged = 0;
 	}
 	/* Nothing was ever sent or received on it. */

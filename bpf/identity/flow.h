@@ -9,7 +9,7 @@
  * each direction, and those that do not in a third one, whose rows cost a judgement when
  * they go and nothing else. What was refused in one direction says nothing of the other:
  * a stranger's datagram does not keep a program from sending to where it claims to be
- * from. */
+ * from. One that has passed, and does so no more, is refused in both. */
 #ifndef WEIR_IDENTITY_FLOW_H
 #define WEIR_IDENTITY_FLOW_H
 
@@ -24,27 +24,39 @@ static __always_inline void map_v4(__u8 addr[16], __be32 v4)
 	words[3] = v4;
 }
 
-/* What was decided about it last; NULL: nothing that is remembered. */
-static __always_inline struct ident_flow *flow_of(struct ident_flow_key *key,
-						  __u32 direction)
+static __always_inline struct ident_flow *refused_flow(struct ident_flow_key *key,
+						       __u32 direction)
 {
 	struct ident_flow *flow;
 
+	key->direction = direction;
+	flow = bpf_map_lookup_elem(&ident_refused, key);
 	key->direction = 0;
-	flow = bpf_map_lookup_elem(&ident_flows, key);
-	if (!flow)
-		flow = bpf_map_lookup_elem(&ident_flows_in, key);
-	if (!flow) {
-		key->direction = direction;
-		flow = bpf_map_lookup_elem(&ident_refused, key);
-		key->direction = 0;
-	}
 	return flow;
 }
 
-/* `began`: the direction of a flow that has passed until now; else 0. */
+/* What was decided about it last; NULL: nothing that is remembered. Where weir only
+ * observes, what is refused passes: then an answer is of the flow that it answers. */
+static __always_inline struct ident_flow *flow_of(struct ident_flow_key *key,
+						  __u32 direction, int is_observed)
+{
+	struct ident_flow *flow;
+
+	flow = bpf_map_lookup_elem(&ident_flows, key);
+	if (!flow)
+		flow = bpf_map_lookup_elem(&ident_flows_in, key);
+	if (!flow)
+		flow = refused_flow(key, direction);
+	if (!flow && is_observed)
+		flow = refused_flow(key, IDENT_OUT + IDENT_IN - direction);
+	return flow;
+}
+
+/* `direction`: of the packet. `began`: the direction of a flow that has passed until now;
+ * else 0. */
 static __always_inline void keep_flow(struct ident_flow_key *key,
-				      const struct ident_flow *flow, __u32 began)
+				      const struct ident_flow *flow, __u32 direction,
+				      __u32 began)
 {
 	if (is_pass(flow->verdict)) {
 		if (flow->direction == IDENT_OUT)
@@ -53,14 +65,18 @@ static __always_inline void keep_flow(struct ident_flow_key *key,
 			bpf_map_update_elem(&ident_flows_in, key, flow, BPF_ANY);
 		return;
 	}
+	key->direction = direction;
+	bpf_map_update_elem(&ident_refused, key, flow, BPF_ANY);
+	if (began) {
+		/* Nor does it go on as one that the other side begins. */
+		key->direction = IDENT_OUT + IDENT_IN - direction;
+		bpf_map_update_elem(&ident_refused, key, flow, BPF_ANY);
+	}
+	key->direction = 0;
 	if (began == IDENT_OUT)
 		bpf_map_delete_elem(&ident_flows, key);
 	else if (began)
 		bpf_map_delete_elem(&ident_flows_in, key);
-	key->direction = flow->direction;
-	bpf_map_update_elem(&ident_refused, key, flow, BPF_ANY);
-	key->direction = 0;
-	count(IDENT_C_FLOWS);
 }
 
 /* verdict | rule << 8. `about` has peer and port as the packet has them, and its
@@ -71,22 +87,24 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 				   enum ident_event_kind denial)
 {
 	struct ident_flow fresh = {}, *flow;
-	__u32 found, changes, before = 0, began = 0;
+	__u32 found, changes, before = 0, began = 0, direction = about->direction;
 	__u32 epoch = *(volatile __u32 *)&control->epoch;
-	int is_resolved;
+	int is_resolved, was_refused;
 
 	changes = socket->changes;
 	is_resolved = resolve(socket, control);
 	__builtin_memcpy(key->peer, about->peer, sizeof(key->peer));
-	flow = flow_of(key, about->direction);
+	flow = flow_of(key, direction, is_observed(control));
 	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
 	    (flow->verdict != IDENT_PENDING || flow->rule == IDENT_BY_DEFAULT))
 		return flow->verdict | flow->rule << 8;
 	if (is_resolved && flow && flow->epoch == epoch && flow->changes == changes)
 		before = flow->verdict | flow->rule << 8;
-	if (flow && is_pass(flow->verdict)) {
-		began = flow->direction;
-		about->direction = began;
+	was_refused = flow && is_denied(flow->verdict);
+	if (flow) {
+		about->direction = flow->direction;
+		if (is_pass(flow->verdict))
+			began = flow->direction;
 	}
 	if (about->direction == IDENT_IN)
 		about->port = key->port >> 16;
@@ -97,7 +115,9 @@ static __noinline __u32 judge_flow(struct ident_socket *socket,
 	fresh.verdict = found & 0xff;
 	fresh.rule = found >> 8;
 	fresh.direction = about->direction;
-	keep_flow(key, &fresh, began);
+	keep_flow(key, &fresh, direction, began);
+	if (is_denied(fresh.verdict) && !was_refused)
+		count(IDENT_C_FLOWS);
 	return found;
 }
 

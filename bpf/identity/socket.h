@@ -264,6 +264,12 @@ static __always_inline int is_pass(__u32 verdict)
 	return verdict == IDENT_ALLOW || verdict == IDENT_LEARN;
 }
 
+/* Does all pass that the rules deny? */
+static __always_inline int is_observed(const struct ident_control *control)
+{
+	return (policy_of(control)->flags & IDENT_OBSERVE) != 0;
+}
+
 /* Counts what is denied; 1: it passes all the same. */
 static __always_inline int deny(const struct ident_control *control, __u32 found,
 				enum ident_count what)
@@ -273,7 +279,7 @@ static __always_inline int deny(const struct ident_control *control, __u32 found
 	if (hits)
 		__sync_fetch_and_add(&hits->dropped, 1);
 	count(what);
-	return (policy_of(control)->flags & IDENT_OBSERVE) != 0;
+	return is_observed(control);
 }
 
 #endif

@@ -12,6 +12,7 @@ use std::{
     io::{self, Read},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use md5::{Digest as _, Md5};
@@ -104,11 +105,13 @@ fn names(path: &Path) -> Vec<Vec<u8>> {
     all.map(<[u8]>::to_vec).collect()
 }
 
-/// Does this open file have the content that is on record?
+/// Does this open file have the content that is on record? A file may be very long without
+/// taking room on a disk: so it is read for so long at most.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn is_as_recorded(file: &File, recorded: &Recorded) -> io::Result<bool> {
+/// It cannot be read, or not in this time (`TimedOut`).
+pub fn is_as_recorded(file: &File, recorded: &Recorded, within: Duration) -> io::Result<bool> {
+    let begun = Instant::now();
     if file.metadata()?.len() > MAX_FILE {
         return Ok(false);
     }
@@ -122,6 +125,9 @@ pub fn is_as_recorded(file: &File, recorded: &Recorded) -> io::Result<bool> {
             break;
         }
         hasher.update(&portion[..read]);
+        if begun.elapsed() >= within {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
     Ok(hasher.finalize()[..] == recorded.md5)
 }
@@ -138,7 +144,7 @@ mod tests {
     fn owner(info: &Path, path: &Path, file: &File) -> Option<String> {
         let mut recorded = recorded(info, &[path]).ok()?;
         let recorded = recorded.remove(path)?;
-        is_as_recorded(file, &recorded)
+        is_as_recorded(file, &recorded, Duration::MAX)
             .ok()?
             .then_some(recorded.package)
     }
@@ -165,6 +171,13 @@ mod tests {
         assert_eq!(owner(), None);
         record("tool:amd64.md5sums", TWO);
         assert_eq!(owner().as_deref(), Some("tool"));
+        // Longer than there is time for: it takes no room.
+        let long = File::create(dir.path().join("long")).unwrap();
+        long.set_len(MAX_FILE).unwrap();
+        let long = File::open(dir.path().join("long")).unwrap();
+        let of_record = recorded(&info, &[&program]).unwrap();
+        let late = is_as_recorded(&long, &of_record[&program], Duration::from_millis(20));
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
         let elsewhere = dir.path().join("none");
         assert!(recorded(&elsewhere, &[&program]).is_err());
     }

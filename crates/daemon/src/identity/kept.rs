@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use weir_core::detect::HostName;
 use weir_identity::{config::MAX_NAMES, policy::MAX_ADDRESSES};
 
+use super::names::KEEP;
 use crate::store::Store;
 
 /// So long an address holds after it was in an answer, as long as nobody answers.
@@ -38,28 +39,54 @@ impl KeptAddress {
     }
 }
 
-/// What the disk has of names, and what of it is not to be used, with the reason.
-pub(super) fn read(store: &Store) -> (BTreeMap<String, Vec<KeptAddress>>, Vec<String>) {
+/// What the disk has of names.
+#[derive(Debug, Default)]
+pub(super) struct OnDisk {
+    pub(super) kept: BTreeMap<String, Vec<KeptAddress>>,
+    /// What is not to be used, with the reason.
+    pub(super) untaken: Vec<String>,
+    /// The names of these rows.
+    pub(super) wrong: Vec<String>,
+    /// There are more names than weir ever writes.
+    pub(super) is_foreign: bool,
+}
+
+/// Reads what the disk has of names.
+pub(super) fn read(store: &Store, now: Timestamp) -> OnDisk {
+    let mut found = OnDisk::default();
     let rows = store.resolved(MAX_NAMES + 1, MAX_RECORD);
     if rows.len() > MAX_NAMES {
-        let why = format!(
+        found.is_foreign = true;
+        found.untaken.push(format!(
             "weir.db has addresses of more than {MAX_NAMES} names, which weir never writes: none of them is used"
-        );
-        return (BTreeMap::new(), vec![why]);
+        ));
+        return found;
     }
-    let (mut kept, mut untaken) = (BTreeMap::new(), Vec::new());
     for (name, record) in rows {
         match parse(&name, record.as_deref()) {
-            Ok(addresses) => {
-                kept.insert(name, addresses);
+            Ok(mut addresses) => {
+                leave_current(&mut addresses, now);
+                found.kept.insert(name, addresses);
             }
-            Err(why) => untaken.push(format!(
-                "the addresses of name:{} in weir.db are not used: {why}",
-                name.escape_debug()
-            )),
+            Err(why) => {
+                found.untaken.push(format!(
+                    "the addresses of name:{} in weir.db are not used: {why}",
+                    name.escape_debug()
+                ));
+                found.wrong.push(name);
+            }
         }
     }
-    (kept, untaken)
+    found
+}
+
+/// Leaves those that held at the time of the last answer: a daemon that went on from there
+/// without an answer would have no others.
+fn leave_current(addresses: &mut Vec<KeptAddress>, now: Timestamp) {
+    let held = addresses.iter().filter(|kept| kept.holds(now));
+    if let Some(last) = held.map(|kept| kept.seen).max() {
+        addresses.retain(|kept| kept.age(last) < KEEP);
+    }
 }
 
 fn parse(name: &str, record: Option<&str>) -> Result<Vec<KeptAddress>, String> {
@@ -124,7 +151,7 @@ mod tests {
         let all = ["192.0.2.7", "2001:db8::7"].map(|text| text.parse().unwrap());
         let written = record(all.into_iter().map(|addr| (addr, HOUR)), now).unwrap();
         let (_dir, store) = store([("web.test".to_owned(), written)]);
-        let (kept, untaken) = read(&store);
+        let OnDisk { kept, untaken, .. } = read(&store, now);
         assert!(untaken.is_empty(), "{untaken:?}");
         let web = &kept["web.test"];
         assert_eq!(web.iter().map(|kept| kept.addr).collect::<Vec<_>>(), all);
@@ -164,7 +191,14 @@ mod tests {
         let rows = wrong.iter();
         let rows = rows.map(|(name, record, _)| ((*name).to_owned(), (*record).to_owned()));
         let (_dir, store) = store(rows.chain([good]));
-        let (kept, untaken) = read(&store);
+        let OnDisk {
+            kept,
+            untaken,
+            wrong: names,
+            is_foreign,
+        } = read(&store, Timestamp::now());
+        assert!(!is_foreign);
+        assert_eq!(names, wrong.map(|(name, _, _)| name));
         assert_eq!(kept.keys().collect::<Vec<_>>(), ["z.test"]);
         assert_eq!(kept["z.test"][0].addr, IpAddr::from([192, 0, 2, 9]));
         assert_eq!(untaken.len(), wrong.len(), "{untaken:?}");
@@ -177,8 +211,37 @@ mod tests {
     fn more_names_than_rules_can_have_are_none_of_weirs() {
         let rows = (0..=MAX_NAMES).map(|n| (format!("n{n}.test"), "[]".to_owned()));
         let (_dir, store) = store(rows);
-        let (kept, untaken) = read(&store);
-        assert!(kept.is_empty());
+        let OnDisk {
+            kept,
+            untaken,
+            is_foreign,
+            ..
+        } = read(&store, Timestamp::now());
+        assert!(kept.is_empty() && is_foreign);
         assert!(untaken[0].contains("more than 256 names"), "{untaken:?}");
+    }
+
+    #[test]
+    fn addresses_that_later_answers_had_replaced_are_not_taken() {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let at = |last: u8, hours: u32| (IpAddr::from([192, 0, 2, last]), hours * HOUR);
+        let written = |all: &[(IpAddr, Duration)]| record(all.iter().copied(), now).unwrap();
+        let rows = [
+            ("a.test", written(&[at(1, 0), at(2, 1)])),
+            // Nobody has answered for long: what held then.
+            ("b.test", written(&[at(1, 20), at(2, 22)])),
+            // Of a clock that was far ahead: it says nothing of the others.
+            ("c.test", written(&[at(1, 0)])),
+        ];
+        let ahead = (now + 2 * AHEAD).as_microsecond();
+        let far = format!("[[\"192.0.2.9\", {ahead}], {}", &rows[2].1[1..]);
+        let rows = rows.map(|(name, record)| (name.to_owned(), record));
+        let (_dir, store) = store(rows.into_iter().take(2).chain([("c.test".to_owned(), far)]));
+        let found = read(&store, now);
+        for name in ["a.test", "b.test", "c.test"] {
+            let held = found.kept[name].iter().filter(|kept| kept.holds(now));
+            let held: Vec<_> = held.map(|kept| kept.addr).collect();
+            assert_eq!(held, [IpAddr::from([192, 0, 2, 1])], "{name}");
+        }
     }
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 use weir_core::detect::HostName;
 use weir_identity::{NamePattern, policy::MAX_ADDRESSES};
 
+use self::refusal::{own_addresses, refusal};
 use super::kept::{self, KeptAddress};
 use crate::{
     resolver,
@@ -33,7 +34,7 @@ const REFRESH: Duration = Duration::from_secs(60);
 /// … and this often as long as it has no answer.
 const RETRY: Duration = Duration::from_secs(10);
 /// An address holds for so long after it was in an answer last.
-const KEEP: Duration = Duration::from_secs(3600);
+pub(super) const KEEP: Duration = Duration::from_secs(3600);
 /// What is known of a name is kept for so long after rules have asked for it last: a reload
 /// that is refused brings the rules before back.
 const KEEP_LEFT: Duration = Duration::from_secs(60);
@@ -70,6 +71,8 @@ struct Known {
     left: Option<Instant>,
     /// Addresses of an earlier daemon, until there is an answer.
     kept: Vec<KeptAddress>,
+    /// Those of them that are refused as things are: other settings may take them.
+    withheld: Vec<KeptAddress>,
     /// When its addresses were written last, and which these were.
     saved: Option<(Instant, BTreeSet<IpAddr>)>,
 }
@@ -99,12 +102,19 @@ impl Known {
     /// Leaves of the addresses from disk those that may hold now.
     fn sift(&mut self, is_private: bool, own: &[IpAddr], now: Timestamp) {
         let mut refused = None;
-        self.kept.retain(|kept| {
-            let why = refusal(kept.addr, own).filter(|_| !is_private);
-            refused = why.map(|why| (kept.addr, why)).or(refused);
-            why.is_none() && kept.holds(now)
-        });
-        self.refused = refused.or(self.refused);
+        let mut all = std::mem::take(&mut self.kept);
+        all.append(&mut self.withheld);
+        for kept in all.into_iter().filter(|kept| kept.holds(now)) {
+            match refusal(kept.addr, own).filter(|_| !is_private) {
+                Some(why) => {
+                    refused = Some((kept.addr, why));
+                    self.withheld.push(kept);
+                }
+                None => self.kept.push(kept),
+            }
+        }
+        // What was refused before there is an answer was one of these.
+        self.refused = refused.or(self.refused.filter(|_| self.is_answered));
     }
 }
 
@@ -134,57 +144,25 @@ pub(super) struct Names {
 /// The addresses of names at one moment.
 pub(super) type Addresses = HashMap<String, Vec<IpAddr>>;
 
-/// The addresses that this host has on any of its interfaces.
-fn own_addresses() -> Vec<IpAddr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let addresses = all.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-        v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
-    });
-    addresses.collect()
-}
-
 impl Table {
-    fn forget_left(&mut self, now: Instant) {
-        let is_kept = |left: Instant| now.duration_since(left) < KEEP_LEFT;
-        self.names.retain(|_, known| known.left.is_none_or(is_kept));
+    /// Forgets names that rules ask for no more, and says which: their rows go.
+    fn forget_left(&mut self, now: Instant) -> Vec<String> {
         let left = |(name, known): (&String, &Known)| Some((known.left?, name.clone()));
         let mut left: Vec<_> = self.names.iter().filter_map(left).collect();
         left.sort();
-        for (_, name) in left.iter().rev().skip(MAX_LEFT) {
-            self.names.remove(name);
+        let too_many = left.len().saturating_sub(MAX_LEFT);
+        let old = |number: usize, left: Instant| {
+            number < too_many || now.duration_since(left) >= KEEP_LEFT
+        };
+        let mut gone = Vec::new();
+        for (number, (left, name)) in left.into_iter().enumerate() {
+            if old(number, left) {
+                self.names.remove(&name);
+                gone.push(name);
+            }
         }
+        gone
     }
-}
-
-/// Why an address is no answer to a public name.
-fn refusal(addr: IpAddr, own: &[IpAddr]) -> Option<&'static str> {
-    let is_private = match addr {
-        IpAddr::V4(v4) => {
-            let [a, b, ..] = v4.octets();
-            // 100.64.0.0/10 is a provider's own network.
-            v4.is_private() || (a == 100 && b & 0xc0 == 64)
-        }
-        IpAddr::V6(v6) => v6.is_unique_local(),
-    };
-    let is_link_local = match addr {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let is_nobody = match addr {
-        IpAddr::V4(v4) => v4.octets()[0] == 0 || v4.octets()[0] >= 240,
-        IpAddr::V6(v6) => v6.is_unspecified(),
-    };
-    [
-        (addr.is_loopback(), "it is this host's loopback"),
-        (own.contains(&addr), "it is an address of this host"),
-        (is_private, "it is private"),
-        (is_link_local, "it is of the link"),
-        (addr.is_multicast() || is_nobody, "it is nobody's"),
-    ]
-    .into_iter()
-    .find_map(|(is_so, why)| is_so.then_some(why))
 }
 
 impl Names {
@@ -204,18 +182,26 @@ impl Names {
     }
 
     fn kept_in(mut self, store: Arc<Store>) -> Self {
-        let (kept, untaken) = kept::read(&store);
-        for why in &untaken {
+        let found = kept::read(&store, Timestamp::now());
+        for why in &found.untaken {
             tracing::warn!("[app.rules]: {why}");
         }
-        if !untaken.is_empty() {
+        if found.is_foreign {
             store.remember([Change::ForgetResolved]);
         }
+        let row = |name| Change::Resolved(ResolvedRow { name, record: None });
+        store.remember(found.wrong.into_iter().map(row));
         let mut table = self.table();
-        (table.kept, table.untaken) = (kept, untaken);
+        (table.kept, table.untaken) = (found.kept, found.untaken);
         drop(table);
         self.store = Some(store);
         self
+    }
+
+    /// Deletes the rows of these names.
+    fn delete(&self, names: Vec<String>) {
+        let row = |name| ResolvedRow { name, record: None };
+        self.save(names.into_iter().map(row).collect());
     }
 
     fn save(&self, rows: Vec<ResolvedRow>) {
@@ -242,32 +228,35 @@ impl Names {
         let mut table = self.table();
         table.private = private.to_vec();
         let (now, time) = (Instant::now(), Timestamp::now());
-        let mut gone = Vec::new();
         for (name, known) in &mut table.names {
             if names.contains(name.as_str()) {
                 known.left = None;
             } else if known.left.is_none() {
                 known.left = Some(now);
-                (known.kept, known.saved) = (Vec::new(), None);
-                gone.push(name.clone());
             }
         }
-        table.forget_left(now);
-        let mut kept = std::mem::take(&mut table.kept);
+        // Of what was on disk the rest is kept as what rules have left.
+        for (name, kept) in std::mem::take(&mut table.kept) {
+            let left = (!names.contains(name.as_str())).then_some(now);
+            let known = Known {
+                kept,
+                left,
+                ..Known::default()
+            };
+            table.names.entry(name).or_insert(known);
+        }
+        let gone = table.forget_left(now);
         for name in &names {
             let known = table.names.entry((*name).to_owned()).or_default();
-            known.kept.extend(kept.remove(*name).unwrap_or_default());
             let is_private = private.iter().any(|pattern| pattern.matches(name));
             known.sift(is_private, &own, time);
         }
-        gone.extend(kept.into_keys());
         // What is refused may be another by now.
         table.names.values_mut().for_each(|known| known.due = None);
         let starts = !table.names.is_empty() && !table.is_started;
         table.is_started |= starts;
+        self.delete(gone);
         drop(table);
-        let row = |name| ResolvedRow { name, record: None };
-        self.save(gone.into_iter().map(row).collect());
         self.work.notify_all();
         if starts {
             for number in 0..LOOKUPS {
@@ -319,7 +308,8 @@ impl Names {
     /// The names whose addresses are those from disk.
     pub fn kept(&self) -> Vec<KeptName> {
         let table = self.table();
-        let names = table.names.iter().filter_map(|(name, known)| {
+        let wanted = table.names.iter().filter(|(_, known)| known.is_wanted());
+        let names = wanted.filter_map(|(name, known)| {
             Some(KeptName {
                 name: name.clone(),
                 addresses: known.kept.len(),
@@ -426,6 +416,7 @@ impl Names {
                     }
                 }
                 known.sift(is_private, &own, time);
+                known.withheld.clear();
                 // These have been in an answer not long ago, as others that are not in this one.
                 for kept in std::mem::take(&mut known.kept) {
                     let seen = now.checked_sub(kept.age(time));
@@ -456,7 +447,6 @@ impl Names {
             known.saved = Some((now, after));
         }
         table.changes += u64::from(!is_same);
-        drop(table);
         self.save(rows);
     }
 
@@ -473,6 +463,11 @@ fn look_up(names: &Weak<Names>) {
         let mut table = names.table();
         if table.is_over {
             return;
+        }
+        let gone = table.forget_left(Instant::now());
+        if !gone.is_empty() {
+            names.delete(gone);
+            continue;
         }
         let name = match Names::next(&mut table, Instant::now()) {
             Ok(name) => name,
@@ -492,5 +487,6 @@ fn look_up(names: &Weak<Names>) {
     }
 }
 
+mod refusal;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
+    io::ErrorKind,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
@@ -25,6 +26,12 @@ const MAX_KNOWN: usize = 4096;
 const MAX_WAITING: usize = 256;
 /// Processes of one file that are told of when its package is known.
 const MAX_PROCESSES: usize = 64;
+/// So long a file is read at most: one that takes longer is of no package. Anybody may have
+/// a very long file that takes no room stand where dpkg has one on record.
+const PER_FILE: Duration = Duration::from_secs(5);
+/// So long the thread reads files in one pass, short ones first; the others, and those that
+/// were asked for meanwhile, come in the next one.
+const PER_PASS: Duration = Duration::from_secs(15);
 /// So long an answer holds, if dpkg has written nothing meanwhile.
 const HOLDS: Duration = Duration::from_secs(600);
 
@@ -50,12 +57,18 @@ struct Known {
     at: Instant,
     /// When the records were written last.
     records: Option<(i64, i64)>,
+    /// Processes that had asked before the records were gone through: to each this is an
+    /// answer once, also if dpkg has written since. It may write for as long as an upgrade
+    /// takes.
+    asked: BTreeSet<u32>,
 }
 
 struct Waiting {
     file: File,
+    /// Those that have asked since the last pass began.
     processes: BTreeSet<u32>,
-    is_taken: bool,
+    /// Those that had asked before it did.
+    early: BTreeSet<u32>,
 }
 
 #[derive(Default)]
@@ -93,6 +106,31 @@ impl Table {
         }
         self.known.insert(at, known);
     }
+
+    /// The same of a file that has waited.
+    fn answer(&mut self, at: FileAt, mut known: Known) {
+        known.asked = self.release(&at);
+        self.note(at, known);
+    }
+
+    /// Nobody waits for this file any more, and who has waited asks again. Those that had
+    /// asked before the pass began.
+    fn release(&mut self, at: &FileAt) -> BTreeSet<u32> {
+        let Some(waiting) = self.waiting.remove(at) else {
+            return BTreeSet::new();
+        };
+        self.answered.extend(&waiting.early);
+        self.answered.extend(&waiting.processes);
+        waiting.early
+    }
+
+    /// The same of all files.
+    fn release_all(&mut self) {
+        let all: Vec<_> = self.waiting.keys().cloned().collect();
+        for at in &all {
+            self.release(at);
+        }
+    }
 }
 
 impl Shared {
@@ -106,31 +144,59 @@ impl Shared {
         Some((about.mtime(), about.mtime_nsec()))
     }
 
-    /// The packages of these files, in one pass; those that `until` leaves no time for are
-    /// left out.
-    fn look(&self, files: &[(FileAt, File)], until: Option<Instant>) -> Vec<(FileAt, Known)> {
+    /// The packages of these files, in one pass: each is noted at once, short files first.
+    /// Those are left out that the time, from the first file on, is too short for.
+    fn look(
+        &self,
+        mut files: Vec<(FileAt, File)>,
+        until: Option<Instant>,
+        note: impl Fn(&mut Table, FileAt, Known),
+    ) {
         let records = self.written();
         let paths: Vec<_> = files.iter().map(|((path, _), _)| path.as_path()).collect();
         self.table().passes += 1;
         let recorded = packages::recorded(&self.info, &paths).unwrap_or_default();
-        let in_time = |_: &&(FileAt, File)| until.is_none_or(|until| Instant::now() < until);
-        let files = files.iter().take_while(in_time).map(|(at, file)| {
-            let owner = recorded
-                .get(&at.0)
-                .filter(|recorded| packages::is_as_recorded(file, recorded).unwrap_or_default());
+        let length = |file: &File| file.metadata().map_or(u64::MAX, |about| about.len());
+        files.sort_by_cached_key(|(_, file)| length(file));
+        let until = until.unwrap_or_else(|| Instant::now() + PER_PASS);
+        for (at, file) in files {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let mut package = None;
+            if let Some(recorded) = recorded.get(&at.0) {
+                match packages::is_as_recorded(&file, recorded, PER_FILE.min(left)) {
+                    Ok(true) => package = Some(recorded.package.clone()),
+                    Ok(false) => (),
+                    // In the next pass it comes sooner.
+                    Err(error) if error.kind() == ErrorKind::TimedOut && left < PER_FILE => break,
+                    Err(error) => tracing::warn!(
+                        "{:?} is of no package: it was not compared with the record of {:?} ({error}; it is read for {} s at most)",
+                        at.0,
+                        recorded.package,
+                        PER_FILE.as_secs()
+                    ),
+                }
+            }
             let known = Known {
-                package: owner.map(|recorded| recorded.package.clone()),
+                package,
                 at: Instant::now(),
                 records,
+                asked: BTreeSet::new(),
             };
-            (at.clone(), known)
-        });
-        files.collect()
+            note(&mut self.table(), at, known);
+        }
     }
 
-    fn known(&self, table: &Table, at: &FileAt) -> Option<Option<String>> {
-        let known = table.known.get(at)?;
-        let holds = known.at.elapsed() < HOLDS && known.records == self.written();
+    fn known(&self, table: &mut Table, at: &FileAt, pid: Option<u32>) -> Option<Option<String>> {
+        let known = table.known.get_mut(at)?;
+        if known.at.elapsed() >= HOLDS {
+            return None;
+        }
+        // Also where the records are the same: by the next time they may be others.
+        let has_waited = pid.is_some_and(|pid| known.asked.remove(&pid));
+        let holds = has_waited || known.records == self.written();
         holds.then(|| known.package.clone())
     }
 }
@@ -151,11 +217,11 @@ impl Packages {
         let key = FileKey::of(&file.metadata().ok()?);
         let at = (path.to_owned(), key);
         let mut table = self.0.table();
-        if let Some(package) = self.0.known(&table, &at) {
+        if let Some(package) = self.0.known(&mut table, &at, Some(pid)) {
             return Some(package);
         }
         if let Some(waiting) = table.waiting.get_mut(&at) {
-            if waiting.processes.len() < MAX_PROCESSES {
+            if waiting.processes.len() + waiting.early.len() < MAX_PROCESSES {
                 waiting.processes.insert(pid);
             }
             return None;
@@ -167,7 +233,7 @@ impl Packages {
         let waiting = Waiting {
             file,
             processes: BTreeSet::from([pid]),
-            is_taken: false,
+            early: BTreeSet::new(),
         };
         table.waiting.insert(at, waiting);
         let starts = !std::mem::replace(&mut table.is_started, true);
@@ -190,7 +256,7 @@ impl Packages {
         for (path, file) in files {
             let Ok(about) = file.metadata() else { continue };
             let at = (path, FileKey::of(&about));
-            if self.0.known(&self.0.table(), &at).is_none() && wanted.len() < MAX_KNOWN {
+            if self.0.known(&mut self.0.table(), &at, None).is_none() && wanted.len() < MAX_KNOWN {
                 wanted.insert(at, file);
             }
         }
@@ -198,9 +264,7 @@ impl Packages {
             return;
         }
         let wanted: Vec<_> = wanted.into_iter().collect();
-        for (at, known) in self.0.look(&wanted, Some(until)) {
-            self.0.table().note(at, known);
-        }
+        self.0.look(wanted, Some(until), Table::note);
     }
 
     /// Processes of files that have waited, and whose package is known now.
@@ -220,34 +284,50 @@ impl Packages {
     }
 }
 
+/// The thread ends, be it by a panic: the next one who asks makes another.
+struct Leaving<'a>(&'a Weak<Shared>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        tracing::error!("the thread that looks up packages has ended: it is started again");
+        let mut table = shared.table();
+        table.is_started = false;
+        table.release_all();
+    }
+}
+
 /// The thread's work, until nobody asks any more.
 fn look_up(shared: &Weak<Shared>) {
+    let _leaving = Leaving(shared);
     while let Some(shared) = shared.upgrade() {
         let mut table = shared.table();
         let waiting = table.waiting.iter_mut();
         let taken = waiting.filter_map(|(at, waiting)| {
-            waiting.is_taken = true;
+            waiting.early.append(&mut waiting.processes);
             Some((at.clone(), waiting.file.try_clone().ok()?))
         });
         let taken: Vec<_> = taken.collect();
         if taken.is_empty() {
-            // No copy of a descriptor could be made: they are asked for again.
-            table.waiting.clear();
+            // No copy of a descriptor could be made.
+            table.release_all();
             let waited = shared.work.wait_timeout(table, Duration::from_secs(1));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             continue;
         }
-        drop(table);
-        let found = shared.look(&taken, None);
-        let mut table = shared.table();
-        for (at, known) in found {
-            if let Some(waiting) = table.waiting.remove(&at) {
-                table.answered.extend(waiting.processes);
-            }
-            table.note(at, known);
+        let mut without: BTreeSet<_> = table.waiting.keys().cloned().collect();
+        for (at, _) in &taken {
+            without.remove(at);
         }
+        drop(table);
+        shared.look(taken, None, Table::answer);
+        let mut table = shared.table();
         // Those without a copy of their descriptor.
-        table.waiting.retain(|_, waiting| !waiting.is_taken);
+        for at in &without {
+            table.release(at);
+        }
     }
 }
 
@@ -383,11 +463,68 @@ mod tests {
                 package: None,
                 at: Instant::now(),
                 records: None,
+                asked: BTreeSet::new(),
             };
             table.note((PathBuf::from(format!("/{n}")), key), known);
         }
         assert_eq!(table.known.len(), MAX_KNOWN);
         assert!(!table.known.contains_key(&(PathBuf::from("/4"), key)));
         assert!(table.known.contains_key(&(PathBuf::from("/5"), key)));
+    }
+
+    #[test]
+    fn who_has_waited_is_answered_while_dpkg_goes_on_writing() {
+        let lab = Lab::new();
+        let tool = lab.program("tool");
+        lab.record("tools", &tool);
+        assert_eq!(lab.of(&tool, 7), None);
+        let is_answered = || {
+            std::thread::sleep(Duration::from_millis(10));
+            lab.packages.take_answered().contains(&7)
+        };
+        assert!((0..1000).any(|_| is_answered()));
+        std::thread::sleep(Duration::from_millis(20));
+        lab.record("more", &lab.program("more"));
+        assert_eq!(lab.of(&tool, 7), Some(Some("tools".to_owned())));
+        // Who asks only now is told what dpkg has by now.
+        assert_eq!(lab.of(&tool, 8), None);
+        assert_eq!(lab.later(&tool).as_deref(), Some("tools"));
+    }
+
+    #[test]
+    fn a_very_long_file_keeps_no_other_waiting_and_is_of_no_package() {
+        let lab = Lab::new();
+        let (long, tool) = (lab.program("long"), lab.program("tool"));
+        let file = File::options().write(true).open(&long).unwrap();
+        // It takes no room.
+        file.set_len(4 << 30).unwrap();
+        for path in [&long, &tool] {
+            lab.record(path.file_name().unwrap().to_str().unwrap(), path);
+        }
+        let open = [&long, &tool].map(|path| (path.clone(), File::open(path).unwrap()));
+        let begun = Instant::now();
+        let until = begun + Duration::from_millis(300);
+        lab.packages.look_up(open.into_iter(), until);
+        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert_eq!(lab.of(&tool, 1), Some(Some("tool".to_owned())));
+        assert_eq!(lab.later(&long), None);
+    }
+
+    #[test]
+    fn a_thread_that_ends_by_a_panic_is_started_again_and_who_has_waited_asks_again() {
+        let lab = Lab::new();
+        let tool = lab.program("tool");
+        lab.record("tools", &tool);
+        // No thread yet.
+        lab.packages.0.table().is_started = true;
+        assert_eq!(lab.of(&tool, 7), None);
+        let shared = Arc::downgrade(&lab.packages.0);
+        let ended = std::thread::spawn(move || {
+            let _leaving = Leaving(&shared);
+            panic!("as somebody who reads records may");
+        });
+        assert!(ended.join().is_err());
+        assert!(lab.packages.take_answered().contains(&7));
+        assert_eq!(lab.later(&tool).as_deref(), Some("tools"));
     }
 }

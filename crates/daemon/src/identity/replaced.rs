@@ -26,6 +26,8 @@ use super::{
 const LOOK: Duration = Duration::from_secs(10);
 /// So many files are watched; those that come then are not.
 const MAX_WATCHED: usize = 4096;
+/// So long a file is compared with dpkg's record of it: one that takes longer differs.
+const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A file that is another one than a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -76,7 +78,8 @@ impl PackageRecord {
         let Some(recorded) = recorded else {
             return Self::None;
         };
-        let agrees = File::open(path).and_then(|file| packages::is_as_recorded(&file, &recorded));
+        let agrees = File::open(path)
+            .and_then(|file| packages::is_as_recorded(&file, &recorded, COMPARED_WITHIN));
         match agrees {
             Ok(true) => Self::Agrees(recorded.package),
             Ok(false) | Err(_) => Self::Differs(recorded.package),

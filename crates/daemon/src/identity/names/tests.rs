@@ -192,14 +192,17 @@ fn addresses_from_disk_hold_until_there_is_an_answer_and_a_day_at_most() {
             "example.org",
             seen(&[
                 ("192.0.2.1", 60),
-                ("192.0.2.2", 7200),
-                ("2001:db8:1::3", 90_000),
+                ("192.0.2.2", 3000),
+                // Running, weir would not have it any more.
+                ("2001:db8:1::3", 7200),
             ]),
         ),
+        ("nas.home.arpa", seen(&[("192.0.2.8", 90_000)])),
         ("of.no.rule", seen(&[("192.0.2.9", 60)])),
     ];
     let (_dir, store) = store_with(&rows);
     let names = names_in(&store, &[]);
+    assert_eq!(of(&names, "nas.home.arpa"), None);
     // Nobody waits for the one that has addresses.
     names.answered("nas.home.arpa", Err("dead".to_owned()), Instant::now());
     names.wait(Duration::from_secs(60));
@@ -220,19 +223,26 @@ fn addresses_from_disk_hold_until_there_is_an_answer_and_a_day_at_most() {
     names.answered("example.org", answer(&["192.0.2.3"]), now);
     assert_eq!(
         of(&names, "example.org").unwrap(),
-        ["192.0.2.1", "192.0.2.3"]
+        ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
     );
     assert!(names.kept().is_empty());
-    store.flush().unwrap();
+    let forget = |names: &Names| {
+        let gone = names.table().forget_left(Instant::now() + KEEP_LEFT);
+        names.delete(gone.clone());
+        store.flush().unwrap();
+        gone
+    };
+    assert_eq!(forget(&names), ["of.no.rule"]);
     let rows = store.resolved(10, 1000);
-    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(
         rows[0].1.as_ref().unwrap().contains("192.0.2.3"),
         "{rows:?}"
     );
-    // The rule is gone.
-    Arc::new(names).follow([].into_iter(), &[]);
-    store.flush().unwrap();
+    // The rules are gone.
+    let names = Arc::new(names);
+    names.follow([].into_iter(), &[]);
+    assert_eq!(forget(&names).len(), 2);
     assert!(store.resolved(10, 1000).is_empty());
 }
 
@@ -263,17 +273,49 @@ fn addresses_from_disk_that_lead_inside_are_refused_as_answers_are() {
 
 #[test]
 fn what_on_disk_is_refused_is_told_and_goes() {
-    let rows = [("example.org", "[[\"192.0.2.1\"".to_owned())];
+    let rows = [
+        ("example.org", "[[\"192.0.2.1\"".to_owned()),
+        ("nas.home.arpa", seen(&[("192.0.2.8", 60)])),
+    ];
     let (_dir, store) = store_with(&rows);
     let names = names_in(&store, &[]);
     assert_eq!(of(&names, "example.org"), None);
     let told = "the addresses of name:example.org in weir.db are not used";
     let troubles = || names.troubles().join("; ");
     assert!(troubles().contains(told), "{}", troubles());
+    // It alone.
+    assert_eq!(of(&names, "nas.home.arpa").unwrap(), ["192.0.2.8"]);
     store.flush().unwrap();
-    assert!(store.resolved(10, 1000).is_empty());
+    let rows = store.resolved(10, 1000);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0].0, "nas.home.arpa");
     for name in ["example.org", "nas.home.arpa"] {
         names.answered(name, answer(&["192.0.2.1"]), Instant::now());
     }
     assert_eq!(troubles(), "");
+}
+
+/// The rules of a reload are followed before it is known whether they come into force.
+#[test]
+fn a_reload_that_is_refused_costs_no_address_from_disk() {
+    let rows = [
+        ("example.org", seen(&[("192.0.2.1", 60)])),
+        ("nas.home.arpa", seen(&[("10.0.0.1", 60)])),
+    ];
+    let (_dir, store) = store_with(&rows);
+    let private = [NamePattern::new("*.home.arpa").unwrap()];
+    let names = Arc::new(names_in(&store, &private));
+    // A name less, and the other may not be private.
+    names.follow(["nas.home.arpa"].into_iter(), &[]);
+    assert_eq!(of(&names, "example.org"), None);
+    assert_eq!(of(&names, "nas.home.arpa"), None);
+    assert!(names.kept().is_empty());
+    assert!(names.troubles()[0].contains("10.0.0.1, which is refused"));
+    names.follow(["example.org", "nas.home.arpa"].into_iter(), &private);
+    assert_eq!(of(&names, "example.org").unwrap(), ["192.0.2.1"]);
+    assert_eq!(of(&names, "nas.home.arpa").unwrap(), ["10.0.0.1"]);
+    assert_eq!(names.kept().len(), 2);
+    assert_eq!(names.troubles(), [""; 0]);
+    store.flush().unwrap();
+    assert_eq!(store.resolved(10, 1000).len(), 2);
 }
