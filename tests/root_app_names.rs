@@ -247,15 +247,15 @@ fn root_a_name_keeps_its_addresses_over_a_start_without_a_name_server() {
 
     // Somebody has written other addresses.
     host.host.end("TERM");
+    let database = host.host.path("state/weir.db");
     let write = |record: &str| {
         let script = "import sqlite3, sys\n\
              c = sqlite3.connect(sys.argv[1]); c.execute('UPDATE resolved SET record = ?', sys.argv[2:]); c.commit()\n\
              print(c.execute('SELECT count(*) FROM resolved').fetchone()[0])";
-        let database = host.host.path("state/weir.db");
         let mut command = Command::new("/usr/bin/python3");
         let done = command
             .args(["-c", script])
-            .arg(database)
+            .arg(&database)
             .arg(record)
             .output();
         let done = done.unwrap();
