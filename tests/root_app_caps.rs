@@ -225,6 +225,7 @@ for number in range(count):
 print('known' if is_let(20) else 'not known', flush=True)
 marked.close()
 print('let through' if is_let(1.5) else 'refused', flush=True)
+for line in sys.stdin: print('let through' if is_let(.2) else 'refused', flush=True)
 "#;
 
 /// A rule about a library, so that each program has to be looked at as a whole.
@@ -254,6 +255,19 @@ fn root_more_programs_than_are_known_at_a_time_are_told_and_none_is_mistaken_for
     assert_eq!(python.line(), "known");
     // The same process without that file, after others had every number of the table.
     assert_eq!(python.line(), "refused");
+    // Not as one who is not known: by what holds where no rule does.
+    let by_default = || {
+        let rules = host.host.json(&["app", "list"])["rules"].clone();
+        let mut rules = rules.as_array().unwrap().iter();
+        let default = rules.find(|rule| rule["name"] == "default").unwrap();
+        default["dropped"].as_u64().unwrap()
+    };
+    soon("the program to be known as another one", || {
+        let before = by_default();
+        python.go_on();
+        assert_eq!(python.line(), "refused");
+        (by_default() > before).then_some(())
+    });
     let app = host.host.json(&["app", "list"]);
     let number = |key: &str| app[key].as_u64().unwrap();
     assert!(number("programs") <= 8191, "{app}");

@@ -8,7 +8,7 @@ mod common;
 mod plain;
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -295,5 +295,88 @@ fn root_a_reload_that_names_users_tells_apart_who_was_the_same() {
             "PermissionError"
         };
         assert_eq!(new.trim(), expected, "{denied}");
+    }
+}
+
+/// A socket for datagrams: "send PORT" and "hear" are done, and it is said how that ended.
+const DATAGRAMS: &str = r#"
+import socket, sys
+addr, port = sys.argv[1], int(sys.argv[2])
+s = socket.socket(socket.AF_INET6 if ':' in addr else socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((addr, port)); s.settimeout(1)
+print('ready', flush=True)
+for line in sys.stdin:
+    try:
+        if line.startswith('send'): s.sendto(b'x', (addr, int(line.split()[1]))); print('sent', flush=True)
+        else: s.recv(100); print('heard', flush=True)
+    except OSError as e: print(type(e).__name__, flush=True)
+"#;
+
+/// A flow that rules allow no longer does not go on as one that the other side begins, though
+/// such a one would be allowed.
+#[test]
+fn root_a_revoked_flow_of_datagrams_is_not_begun_anew_from_its_other_end() {
+    let allow = |directions: &[&str]| {
+        let row = |direction: &&str| {
+            format!(
+                "[app.rules.{direction}]\nverdict = \"allow\"\nexe = \"{}\"\ndirection = \"{direction}\"\n",
+                sha256(PYTHON)
+            )
+        };
+        let rows: String = directions.iter().map(row).collect();
+        format!("default = \"drop\"\nunknown = \"drop\"\n{rows}")
+    };
+    let both = allow(&["in", "out"]);
+    let Some(host) = TestHost::new("anew", &both) else {
+        return;
+    };
+    for addr in ["127.0.0.1", "::1"] {
+        for (revoked, left) in [("in", "out"), ("out", "in")] {
+            reload(&host, &both);
+            let mut own = host.begin(&[PYTHON, "-c", DATAGRAMS, addr, "7010"]);
+            let mut command = Command::new(PYTHON);
+            command
+                .args(["-c", DATAGRAMS, addr, "7011"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
+            let mut child = host.space.spawn(command).unwrap();
+            let mut input = child.inner().stdin.take().unwrap();
+            let mut lines = BufReader::new(child.inner().stdout.take().unwrap()).lines();
+            assert_eq!(own.line(), "ready");
+            assert_eq!(lines.next().unwrap().unwrap(), "ready");
+            let mut own_does = |what: &str| {
+                own.say(what);
+                own.line()
+            };
+            let mut peer_does = |what: &str| {
+                writeln!(input, "{what}").unwrap();
+                lines.next().unwrap().unwrap()
+            };
+            // Until the program is known.
+            soon("the flow to pass", || {
+                let heard = if revoked == "in" {
+                    peer_does("send 7010");
+                    own_does("hear")
+                } else {
+                    own_does("send 7011");
+                    peer_does("hear")
+                };
+                (heard == "heard").then_some(())
+            });
+            reload(&host, &allow(&[left]));
+            let what = format!("{addr}, {revoked} is revoked");
+            for _ in 0..2 {
+                if revoked == "in" {
+                    peer_does("send 7010");
+                    assert_ne!(own_does("hear"), "heard", "{what}");
+                    assert_eq!(own_does("send 7011"), "PermissionError", "{what}");
+                    assert_ne!(peer_does("hear"), "heard", "{what}");
+                } else {
+                    assert_eq!(own_does("send 7011"), "PermissionError", "{what}");
+                    peer_does("send 7010");
+                    assert_ne!(own_does("hear"), "heard", "{what}");
+                }
+            }
+        }
     }
 }

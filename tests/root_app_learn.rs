@@ -7,7 +7,13 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use app_host::{ADDRESSES, TestHost};
 use common::soon;
@@ -247,4 +253,74 @@ fn root_a_replaced_program_loses_its_rule_and_is_told() {
     soon("the alert to end", || {
         (!host.host.alerts().contains("app:replaced")).then_some(())
     });
+}
+
+/// Asks by a datagram from another port each time, and waits for the answer.
+const ASKS: &str = r#"
+import socket, sys
+addr = sys.argv[1]
+s = socket.socket(socket.AF_INET6 if ':' in addr else socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(3); s.sendto(b'x', (addr, 7012)); s.recv(100); print('answered')
+"#;
+
+/// Sends each datagram back.
+const ANSWERS: &str = r#"
+import socket, sys
+addr = sys.argv[1]
+s = socket.socket(socket.AF_INET6 if ':' in addr else socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((addr, 7012)); print('ready', flush=True)
+while True: told, peer = s.recvfrom(100); s.sendto(told, peer)
+"#;
+
+/// What the rules would refuse passes where weir only observes: the answer to a question is
+/// no flow of its own, of which a rule would be made that opens ports.
+#[test]
+fn root_answers_to_what_is_only_observed_are_not_learned_as_coming_in() {
+    let Some(host) = TestHost::new("answers", "") else {
+        return;
+    };
+    host.host.configure_only(&format!(
+        "instance = \"{}\"\nobserve = true\n[app]\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
+        host.instance,
+        host.cgroup.display()
+    ));
+    host.host.done(&["reload"]);
+    host.host.done(&["app", "learn", "start"]);
+    let of_python = || {
+        let review = host.host.json(&["app", "review"]);
+        let mut programs = review["programs"].as_array()?.iter();
+        let of = |program: &&Value| {
+            let path = program["path"].as_str();
+            path.is_some_and(|path| path.contains("/python3"))
+        };
+        programs.find(of)?["flows"].as_array().cloned()
+    };
+    for address in ADDRESSES {
+        let peer = address.trim_matches(['[', ']']);
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", ANSWERS, peer]).stdout(Stdio::piped());
+        let mut server = host.space.spawn(command).unwrap();
+        let mut line = String::new();
+        let output = server.inner().stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let asks = || {
+            let done = host.run(&["/usr/bin/python3", "-c", ASKS, peer]);
+            assert_eq!(String::from_utf8_lossy(&done.stdout), "answered\n");
+        };
+        soon("the question to be learned", || {
+            asks();
+            let flows = of_python()?;
+            let mut flows = flows.iter();
+            flows.any(|flow| flow["peer"] == peer).then_some(())
+        });
+        for _ in 0..5 {
+            asks();
+        }
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for flow in of_python().unwrap() {
+        assert_eq!(flow["direction"], "out", "{flow}");
+        assert_eq!(flow["port"], 7012, "{flow}");
+    }
 }

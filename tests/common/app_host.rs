@@ -169,6 +169,11 @@ impl Running {
             .unwrap()
     }
 
+    /// Gives it a line.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
     /// Has it go on, which waits for a line.
     pub fn go_on(&mut self) {
         self.input.write_all(b"\n").unwrap();
