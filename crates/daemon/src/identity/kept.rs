@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use weir_core::detect::HostName;
 use weir_identity::{config::MAX_NAMES, policy::MAX_ADDRESSES};
 
-use super::names::KEEP;
 use crate::store::Store;
 
-/// So long an address holds after it was in an answer, as long as nobody answers.
+/// An address holds for so long after it was in an answer last.
+pub(super) const KEEP: Duration = Duration::from_secs(3600);
+/// The same after a start, as long as nobody answers.
 const HOLDS: Duration = Duration::from_secs(86_400);
 /// So far ahead of this host's clock a time may be: the clock may have been set meanwhile.
 const AHEAD: Duration = Duration::from_secs(300);

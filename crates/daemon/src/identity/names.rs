@@ -22,7 +22,7 @@ use weir_core::detect::HostName;
 use weir_identity::{NamePattern, policy::MAX_ADDRESSES};
 
 use self::refusal::{own_addresses, refusal};
-use super::kept::{self, KeptAddress};
+use super::kept::{self, KEEP, KeptAddress};
 use crate::{
     resolver,
     store::{Change, ResolvedRow, Store},
@@ -33,8 +33,6 @@ use crate::{
 const REFRESH: Duration = Duration::from_secs(60);
 /// … and this often as long as it has no answer.
 const RETRY: Duration = Duration::from_secs(10);
-/// An address holds for so long after it was in an answer last.
-pub(super) const KEEP: Duration = Duration::from_secs(3600);
 /// What is known of a name is kept for so long after rules have asked for it last: a reload
 /// that is refused brings the rules before back.
 const KEEP_LEFT: Duration = Duration::from_secs(60);
