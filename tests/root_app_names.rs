@@ -239,7 +239,8 @@ fn root_a_name_keeps_its_addresses_over_a_start_without_a_name_server() {
     let kept = host.host.json(&["app", "list"])["kept_names"].clone();
     assert_eq!(kept[0]["name"], "web.test", "{kept}");
     assert_eq!(kept[0]["addresses"], 2, "{kept}");
-    let status = host.host.done(&["status"]);
+    // It is an alert, too.
+    let (_, status) = host.host.ask(&["status"]);
     assert!(
         status.contains("until a name server answers: name:web.test (2)"),
         "{status}"

@@ -33,7 +33,7 @@ impl KeptAddress {
         now.duration_since(self.seen).try_into().unwrap_or_default()
     }
 
-    /// May it still hold?
+    /// May the address still hold?
     pub(super) fn holds(&self, now: Timestamp) -> bool {
         let ahead: Duration = self.seen.duration_since(now).try_into().unwrap_or_default();
         self.age(now) < HOLDS && ahead <= AHEAD

@@ -124,7 +124,7 @@ impl Table {
         waiting.early
     }
 
-    /// The same of all files.
+    /// Has nobody wait for any file, as [`Self::release`] does for one.
     fn release_all(&mut self) {
         let all: Vec<_> = self.waiting.keys().cloned().collect();
         for at in &all {
@@ -211,8 +211,8 @@ impl Packages {
     }
 
     /// The package that has this very file, which dpkg would have on record by this path;
-    /// the inner `None`: no package has it. The outer one: it is looked up, and the process is among
-    /// [`Self::take_answered`] once that is done.
+    /// the inner `None`: no package has it. The outer one: it is looked up, and the process is
+    /// among [`Self::take_answered`] once that is done.
     pub fn of(&self, path: &Path, file: File, pid: u32) -> Option<Option<String>> {
         let key = FileKey::of(&file.metadata().ok()?);
         let at = (path.to_owned(), key);

@@ -35,7 +35,7 @@ impl Said {
         Some(&self.text[begin..end])
     }
 
-    /// Has nothing under this key any more.
+    /// Forgets the value of this key.
     pub fn unsay(&mut self, key: Key) {
         self.places[key] = None;
     }
@@ -54,7 +54,7 @@ impl GroupValues {
         Self { names, said }
     }
 
-    /// Those that held something.
+    /// The names and values of the groups that held something.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &str)> {
         let places = self.names.iter().zip(&self.said.places);
         places.filter_map(|(name, place)| {

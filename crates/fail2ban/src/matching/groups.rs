@@ -54,7 +54,7 @@ impl Names {
         self.0.len() - 1
     }
 
-    /// All of them, by their keys.
+    /// All names, by their keys.
     pub fn into_shared(self) -> Arc<[Arc<str>]> {
         self.0.into()
     }

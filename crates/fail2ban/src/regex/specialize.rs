@@ -24,12 +24,12 @@ const MAX_INSTRUCTIONS: usize = 2_000;
 pub struct Cases(u16);
 
 impl Cases {
-    /// Nothing is known of the text.
+    /// All cases: nothing is known of the text.
     pub const ALL: Self = Self(u16::MAX);
-    /// No text fits.
+    /// No case: no text fits.
     pub const NONE: Self = Self(0);
 
-    /// These, and that one.
+    /// These cases, and that one.
     pub fn with(self, case: usize) -> Self {
         Self(self.0 | 1 << case)
     }
