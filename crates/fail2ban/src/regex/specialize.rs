@@ -29,7 +29,7 @@ impl Cases {
     /// No case: no text fits.
     pub const NONE: Self = Self(0);
 
-    /// These cases, and that one.
+    /// Adds the case of that number.
     pub fn with(self, case: usize) -> Self {
         Self(self.0 | 1 << case)
     }
