@@ -25,7 +25,7 @@ pub(crate) use interfaces::{
 };
 pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
-pub(crate) use neighbours::{Mac, neighbours, resolve};
+pub(crate) use neighbours::{Mac, mac_text, neighbours, resolve};
 pub(crate) use parent_process::parent_of;
 pub(crate) use routes::{interface as interface_link, route};
 

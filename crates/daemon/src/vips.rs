@@ -31,7 +31,7 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use weir_core::neighbour::{
-    self, Mac,
+    self,
     claim::{self, Claim, Standing},
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
@@ -39,7 +39,7 @@ use weir_vrrp::packet::ReceivedAdvertisement;
 
 use crate::{
     balance::Balancer,
-    host::{self, Interface, addresses},
+    host::{self, Interface, addresses, mac_text},
     threads::{self, Pulse},
 };
 use config::VipsConfig;
@@ -126,10 +126,6 @@ pub struct SegmentStatus {
     pub malformed: u64,
     /// Advertisements of virtual routers that were refused, by the reason.
     pub refused: BTreeMap<&'static str, u64>,
-}
-
-fn text(mac: Mac) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn about(address: IpAddr) -> String {
@@ -640,14 +636,14 @@ impl Vips {
             Standing::Refused(mac) => {
                 let message = format!(
                     "{address} is not taken: {} on {name} has it; it is asked for again until that one is gone",
-                    text(mac)
+                    mac_text(mac)
                 );
                 self.alerts.raise(&about(address), message);
             }
             Standing::Contested(mac) => {
                 let message = format!(
                     "{} on {name} says that it has {address}, which this host holds: who connects may reach the one or the other",
-                    text(mac)
+                    mac_text(mac)
                 );
                 self.alerts.raise(&about(address), message);
             }
@@ -714,8 +710,8 @@ impl Vips {
                 (_, None) => ("absent", None),
                 (_, Some(Standing::Probing)) => ("probing", None),
                 (_, Some(Standing::Held)) => ("held", None),
-                (_, Some(Standing::Refused(mac))) => ("refused", Some(text(mac))),
-                (_, Some(Standing::Contested(mac))) => ("contested", Some(text(mac))),
+                (_, Some(Standing::Refused(mac))) => ("refused", Some(mac_text(mac))),
+                (_, Some(Standing::Contested(mac))) => ("contested", Some(mac_text(mac))),
             };
             VipStatus {
                 address: *address,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::host::{self, Mac};
+use crate::host::{self, Mac, mac_text};
 
 /// A neighbour keeps its link-layer address for so long without an entry of the kernel's. A
 /// host that answers is found again within it, and one that is dead fails its checks.
@@ -169,8 +169,8 @@ impl Neighbours {
             }
             Some(format!(
                 "{addr} has the link-layer addresses {} (in force) and {} in turns",
-                text(neighbour.mac),
-                text(neighbour.other?)
+                mac_text(neighbour.mac),
+                mac_text(neighbour.other?)
             ))
         });
         let with: Vec<_> = with.collect();
@@ -183,10 +183,6 @@ impl Neighbours {
             UNSEEN.as_secs()
         ))
     }
-}
-
-fn text(mac: Mac) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[cfg(test)]

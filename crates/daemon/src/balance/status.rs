@@ -13,6 +13,7 @@ use super::{
     proxied::{ProxiedReal, ProxiedService},
     slow_start,
 };
+use crate::host::mac_text;
 
 /// A pool as shown.
 #[derive(Debug, Clone, Serialize)]
@@ -215,9 +216,7 @@ impl Balancer {
                 (None, None) => real.why.clone(),
             },
             since: real.since,
-            mac: real
-                .mac
-                .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            mac: real.mac.map(mac_text),
             quic_server_id: real.config.quic_server_id.map(|id| id.to_string()),
             packets: count.packets,
             bytes: count.bytes,

@@ -24,6 +24,11 @@ const NDMSG: usize = 12;
 /// An Ethernet address.
 pub(crate) type Mac = [u8; 6];
 
+/// A link-layer address as people write it: `02:00:00:00:00:0a`.
+pub(crate) fn mac_text(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// The neighbours of an interface; 0: of all.
 pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
     let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG]).finish();
