@@ -18,15 +18,15 @@ struct prefix_key {
 	__be32 addr[4];
 };
 
-/* The map keeps the name of its pin. One more than user space fills: before Linux
- * 6.13 a full trie refused to replace an entry, too. */
+/* One more than user space fills: before Linux 6.13 a full trie refused to replace an
+ * entry, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PREFIX_BANS + 1);
 	__type(key, struct prefix_key);
 	__type(value, struct prefix_ban_words);
-} wide SEC(".maps");
+} prefix_bans SEC(".maps");
 
 /* Positions as in allow_hint. */
 struct {
@@ -35,7 +35,7 @@ struct {
 	__uint(max_entries, 2 * HINT_WORDS);
 	__type(key, __u32);
 	__type(value, __u64);
-} wide_hint SEC(".maps");
+} prefix_ban_hint SEC(".maps");
 
 /* `family`: 0 for IPv4, 1 for IPv6; `bit`: the upper half of an IPv4 address,
  * or an IPv6 /32 folded to 16 bits. */
@@ -46,7 +46,7 @@ static __always_inline int may_have_prefix_bans(__u32 family, __u32 bit)
 
 	if (!(control.prefix_bans >> family & 1))
 		return 0;
-	word = bpf_map_lookup_elem(&wide_hint, &index);
+	word = bpf_map_lookup_elem(&prefix_ban_hint, &index);
 	return word && (*word >> (bit & 63)) & 1;
 }
 
@@ -58,7 +58,7 @@ __noinline __u64 find_prefix_bans(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 		.addr = {bpf_htonl(hi >> 32), bpf_htonl(hi), bpf_htonl(lo >> 32),
 			 bpf_htonl(lo)},
 	};
-	struct prefix_ban_words *bans = bpf_map_lookup_elem(&wide, &key);
+	struct prefix_ban_words *bans = bpf_map_lookup_elem(&prefix_bans, &key);
 	__u64 found = 0;
 	__u32 i;
 

@@ -84,9 +84,8 @@ registry! {
     AllowHint = "allow_hint" as "allow_hint": Instance,
     Counters = "counters" as "counters": Instance,
     Events = "events" as "events": Instance,
-    // The maps of prefix bans keep the names that their pins have.
-    PrefixBans = "wide" as "wide": Instance,
-    PrefixBanHint = "wide_hint" as "wide_hint": Instance,
+    PrefixBans = "prefix_bans" as "prefix_bans": Instance,
+    PrefixBanHint = "prefix_ban_hint" as "prefix_ban_hint": Instance,
     Interfaces = "nf_interfaces" as "nf_interfaces": Instance,
     PortFeatures = "port_features" as "port_features": Instance,
     AnswersXdp = "answers_xdp" as "answers_xdp": Instance,

@@ -524,7 +524,7 @@ fn root_prefix_bans_are_handed_on_and_taken_over() {
     let pin = dir.generation(2);
     path.generation.pin(&pin).unwrap();
     drop(path);
-    let trie = MapHandle::from_pinned_path(pin.join("wide")).unwrap();
+    let trie = MapHandle::from_pinned_path(pin.join("prefix_bans")).unwrap();
     let key = |addr: [u8; 4], bits: u32| {
         let addr = Ipv4Addr::from(addr).to_ipv6_mapped().octets();
         [&(96 + bits).to_ne_bytes()[..], &addr].concat()

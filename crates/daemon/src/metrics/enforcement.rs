@@ -72,7 +72,7 @@ impl TableMetrics {
         Self {
             bans: registry.gauges(
                 "weir_bans_in_force",
-                "Bans in force, without those of weir_wide_bans_in_force.",
+                "Bans in force, without those of weir_prefix_bans_in_force.",
                 &[],
             ),
             by_producer: registry.gauges(
@@ -86,12 +86,12 @@ impl TableMetrics {
                 &[],
             ),
             prefix_bans: registry.gauges(
-                "weir_wide_bans_in_force",
+                "weir_prefix_bans_in_force",
                 "Bans in force of prefixes other than addresses, IPv6 /64 and the configured IPv4 length.",
                 &[],
             ),
             max_prefix_bans: registry.gauges(
-                "weir_wide_bans_max",
+                "weir_prefix_bans_max",
                 "How many bans of such prefixes may be in force.",
                 &[],
             ),
