@@ -40,7 +40,7 @@ use weir_core::{
 use weir_netlab::{Child, Namespace, Side};
 
 use crate::{
-    proxy,
+    cores, proxy,
     report::{Report, median},
     wire::Wire,
 };
@@ -401,7 +401,7 @@ fn af_packet(
     let [here, there] = flood.macs;
     let socket = host.enter(packet_socket)?.context("open AF_PACKET")?;
     Ok(thread::spawn(move || {
-        pin_to_core_1();
+        cores::pin(1);
         let (socket, mut frame) = (socket.as_raw_fd(), [0u8; 2048]);
         while !stop.load(Ordering::Relaxed) {
             // It waits a moment only.
@@ -431,12 +431,6 @@ fn packet_socket() -> io::Result<OwnedFd> {
     socket::bind(socket.as_raw_fd(), &device.ok_or(io::ErrorKind::NotFound)?)?;
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(0, 100_000))?;
     Ok(socket)
-}
-
-fn pin_to_core_1() {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(1);
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
 /// Debian's Pen, forwarding UDP by direct server return on core 1.

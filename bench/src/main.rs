@@ -4,6 +4,7 @@
 mod balance;
 mod ban_latency;
 mod class_rows;
+mod cores;
 mod delay;
 mod energy;
 mod fail2ban_lines;

@@ -8,6 +8,8 @@ use weir_bpf::{
 };
 use weir_netlab::{Net, Side, Veth, VethOpts};
 
+use crate::cores;
+
 /// The generator's side and the receiver's of one veth pair.
 pub struct Wire {
     /// What sends, in the namespace of side A.
@@ -42,7 +44,7 @@ impl Wire {
     /// Million packets a second, generator and receiver on core 0.
     pub fn rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
         let took = self.veth.namespace(Side::A).enter(|| {
-            pin_to_core_0();
+            cores::pin(0); // the softirq of the receiver runs where it sends
             self.generator.send(flood, packets)
         })??;
         Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
@@ -51,7 +53,7 @@ impl Wire {
     /// Million TCP SYNs a second, generator and receiver on core 0.
     pub fn syn_rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
         let took = self.veth.namespace(Side::A).enter(|| {
-            pin_to_core_0();
+            cores::pin(0); // the softirq of the receiver runs where it sends
             self.generator.send_syns(flood, packets)
         })??;
         Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
@@ -65,11 +67,4 @@ impl Wire {
             .enter(|| Link::attach(prog, index, hook))?
             .with_context(|| format!("attach by {}", hook.name()))
     }
-}
-
-/// The generator's thread; the receiver's softirq runs where it sends.
-fn pin_to_core_0() {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(0);
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }

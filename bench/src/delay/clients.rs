@@ -12,8 +12,9 @@ use socket2::{Domain, Socket, Type};
 
 use super::{
     layout::CLIENT_CORE,
-    test_net::{CLIENT, TestNet, pin},
+    test_net::{CLIENT, TestNet},
 };
+use crate::cores;
 use crate::report::percentile;
 
 /// A round trip that takes longer counts as lost; a queue of 8,192 packets that is served
@@ -99,7 +100,7 @@ fn measure(
     once: impl Fn() -> std::io::Result<Option<Duration>> + Sync,
 ) -> anyhow::Result<Latency> {
     net.outside().enter(|| {
-        pin(CLIENT_CORE);
+        cores::pin(CLIENT_CORE);
         let mut micros = Vec::new();
         let mut tried = 0;
         let start = Instant::now();

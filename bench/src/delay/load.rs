@@ -14,10 +14,8 @@ use weir_bpf::{
 };
 use weir_netlab::{Net, VethOpts};
 
-use super::{
-    layout::LOAD_CORE,
-    test_net::{TestNet, pin},
-};
+use super::{layout::LOAD_CORE, test_net::TestNet};
+use crate::cores;
 
 /// Packets leave in bursts this far apart, as many as are due.
 const BURST: Duration = Duration::from_millis(1);
@@ -112,7 +110,7 @@ pub fn run(
         }
     };
     net.outside().enter(|| {
-        pin(LOAD_CORE);
+        cores::pin(LOAD_CORE);
         let cpu = thread_cpu();
         let start = Instant::now();
         let packets = match load {

@@ -21,8 +21,9 @@ use weir_testkit::packet::Packet;
 
 use super::{
     layout::LOAD_CORE,
-    test_net::{BACKGROUND, TestNet, pin},
+    test_net::{BACKGROUND, TestNet},
 };
+use crate::cores;
 
 /// The address behind the host; its default route goes back to the sender.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -102,7 +103,7 @@ pub fn simulate(
         })
         .collect();
     net.outside().enter(|| {
-        pin(LOAD_CORE);
+        cores::pin(LOAD_CORE);
         send(&sender, &sample, rate)
     })??;
     let mut out = vec![None; packets];

@@ -24,6 +24,7 @@ use super::{
     layout::{CLIENT_CORE, DEVICE, LOAD_CORE},
     path::{self, Around, Path, Policy, Running},
 };
+use crate::cores;
 
 /// The host, as the clients know it.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -206,12 +207,12 @@ impl TestNet {
             let (tcp, udp) = sockets.context("open the servers' sockets")?;
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    pin(CLIENT_CORE);
+                    cores::pin(CLIENT_CORE);
                     while !stop.load(Ordering::Relaxed) {
                         drop(tcp.accept());
                     }
                 });
-                pin(CLIENT_CORE);
+                cores::pin(CLIENT_CORE);
                 let mut request = [0; 64];
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok((len, from)) = udp.recv_from(&mut request) {
@@ -259,13 +260,6 @@ fn snmp_value(text: &str, protocol: &str, name: &str) -> anyhow::Result<u64> {
         .find(|(found, _)| *found == name)
         .with_context(|| format!("{protocol} {name} in snmp"))?;
     Ok(value.trim().parse()?)
-}
-
-/// Keeps the calling thread to a core.
-pub fn pin(core: usize) {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(core);
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
 /// A socket whose filter takes nothing: what reaches it is counted by the

@@ -3,14 +3,6 @@
 
 use std::{path::Path, sync::LazyLock};
 
-/// Keeps the calling thread to a core; where there is none of the number, it
-/// stays where it is.
-pub fn pin(core: usize) {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(core);
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
-}
-
 /// Lets this process, and what it starts from now on, run before all others:
 /// a rate is by the clock on the wall. With autogroups, which weigh a session
 /// against another, niceness alone does nothing.

@@ -20,6 +20,7 @@ use super::{
     flood_target::{Arrived, FloodTarget},
     task::Running,
 };
+use crate::cores;
 use crate::energy::{Meter, Window, unix_now};
 
 /// The row of what the generator costs when nobody receives.
@@ -143,7 +144,7 @@ impl Sender {
     /// Sends for this long. The sources of a flood whose rule names nobody are
     /// all of them in turn, however short the calls.
     fn send(&self, flood: &Flood, payload: Payload, time: Duration) -> anyhow::Result<Sent> {
-        cpu::pin(GENERATOR_CORE);
+        cores::pin(GENERATOR_CORE);
         let (start, cpu) = (Instant::now(), cpu::of_thread());
         let (mut packets, mut next, mut count) = (0, 0, FIRST);
         while start.elapsed() < time {

@@ -19,11 +19,12 @@ use socket2::{Domain, SockFilter, Socket, Type};
 use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
-    cpu::{self, pin},
+    cpu,
     flood_target::{FloodTarget, PORT},
     rules,
     task::{Running, Task},
 };
+use crate::cores;
 
 /// How soon a reader sees that it shall stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -62,7 +63,7 @@ pub fn receive(task: &Task, track: bool) -> anyhow::Result<Box<dyn Running>> {
     let thread = {
         let (received, stop, id) = (received.clone(), stop.clone(), id.clone());
         std::thread::spawn(move || {
-            pin(READER_CORE);
+            cores::pin(READER_CORE);
             let _ = id.set(rustix::thread::gettid());
             let mut datagram = [0; 2048];
             while !stop.load(Ordering::Relaxed) {
