@@ -13,7 +13,10 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::server::{ACCEPT, DISCARD, ECHO};
-use crate::report::percentile;
+use crate::{cores, report::percentile};
+
+/// Where all of the client runs; the server has the other one.
+const CLIENT_CORE: usize = 1;
 
 /// What the client does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -60,6 +63,7 @@ pub struct Reached {
 
 /// Runs and prints what was reached.
 pub fn run(args: &ClientArgs) -> anyhow::Result<()> {
+    cores::pin(CLIENT_CORE);
     let time = Duration::from_millis(args.millis);
     let reached = match args.load {
         Load::Stream => streams(args, time)?,
