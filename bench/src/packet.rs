@@ -16,6 +16,7 @@ use weir_netlab::Side;
 
 use crate::{class_rows::ClassContents, report::Report, wire::Wire};
 
+const ONE: u32 = 1;
 const SMALL: u32 = 1 << 17;
 const LARGE: u32 = 1 << 20;
 const PORT: u16 = 12345;
@@ -33,7 +34,7 @@ struct Case {
     counts_as: &'static [Reason],
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     Case {
         name: "innocent",
         bans: SMALL,
@@ -80,6 +81,16 @@ const CASES: [Case; 12] = [
         allowed: false,
         contents: ClassContents::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
+    },
+    // A single ban, beside what a filter of sources does at least: see `limit: one look-up`.
+    Case {
+        name: "banned",
+        bans: ONE,
+        sources: ONE,
+        salt: 0,
+        allowed: false,
+        contents: ClassContents::None,
+        counts_as: &[Reason::BannedAll],
     },
     Case {
         name: "allow-listed",
@@ -129,7 +140,7 @@ const CASES: [Case; 12] = [
     // As many prefix bans as there may be, in the innocents' neighbourhood: for
     // one in eleven the hint is set and the trie is walked in vain.
     Case {
-        name: "innocent-beside-wide",
+        name: "innocent-beside-prefixes",
         bans: SMALL,
         sources: SMALL,
         salt: INNOCENT,
@@ -138,7 +149,7 @@ const CASES: [Case; 12] = [
         counts_as: &[Reason::Pass],
     },
     Case {
-        name: "wide-banned",
+        name: "prefix-banned",
         bans: SMALL,
         sources: SMALL,
         salt: INNOCENT,
@@ -153,7 +164,7 @@ fn ban_prefix(case: &Case, generation: &Generation) -> anyhow::Result<()> {
     let v4 = |addr: u32, len| Prefix::new(IpAddr::from(addr.to_be_bytes()), len);
     let v6 = |addr: u32, len| Prefix::new(Ipv6Addr::from(u128::from(addr) << 96).into(), len);
     let prefixes: Vec<Prefix> = match case.name {
-        "innocent-beside-wide" => (0..4096)
+        "innocent-beside-prefixes" => (0..4096)
             .flat_map(|n| {
                 [
                     v4(0x1000_0000 + n * (11 << 16), 25),
@@ -162,7 +173,7 @@ fn ban_prefix(case: &Case, generation: &Generation) -> anyhow::Result<()> {
             })
             .flatten()
             .collect(),
-        "wide-banned" => (16..192)
+        "prefix-banned" => (16..192)
             .map(|first| v4(first << 24, 8))
             .chain([v6(0x2a00_0000, 16)])
             .flatten()
@@ -185,7 +196,11 @@ fn ban_prefix(case: &Case, generation: &Generation) -> anyhow::Result<()> {
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
 
 fn size(bans: u32) -> &'static str {
-    if bans == SMALL { "131k" } else { "1M" }
+    match bans {
+        ONE => "one",
+        SMALL => "131k",
+        _ => "1M",
+    }
 }
 
 /// A loaded packet path with this many bans of the flood's sources: every
@@ -204,7 +219,7 @@ fn packet_path(
         }
     } else {
         BanCounts {
-            networks: bans as usize / 2,
+            networks: bans.div_ceil(2) as usize,
             v6_hosts: bans as usize / 2,
             ..BanCounts::default()
         }
@@ -349,7 +364,8 @@ fn hook_rows(
         1_500_000
     };
     let limit_name = format!("unconditional drop {family} {}", hook.name());
-    let mut limit = Vec::new();
+    let look_up_name = format!("limit: one look-up {family} {}", hook.name());
+    let (mut limit, mut look_up) = (Vec::new(), Vec::new());
     let mut rates = vec![Vec::new(); rows.len()];
     for round in 0..=rounds {
         let link = wire.attach(wire.generator.bare_drop(hook), hook)?;
@@ -358,6 +374,18 @@ fn hook_rows(
         // The first round warms caches and page pools up.
         if round > 0 {
             limit.push(rate);
+        }
+        if hook == Hook::Xdp {
+            let flood = Flood {
+                sources: ONE,
+                ..*flood
+            };
+            let link = wire.attach(wire.generator.bare_look_up(), hook)?;
+            let rate = wire.rate(&flood, packets)?;
+            drop(link);
+            if round > 0 {
+                look_up.push(rate);
+            }
         }
         for (i, (case, path)) in rows.iter().enumerate() {
             let flood = Flood {
@@ -386,6 +414,9 @@ fn hook_rows(
         }
     }
     report.add(&limit_name, "Mpps", &limit);
+    if hook == Hook::Xdp {
+        report.add_ratio(&look_up_name, "Mpps", &look_up, (&limit_name, &limit));
+    }
     for ((case, _), rates) in rows.iter().zip(&rates) {
         report.add_ratio(
             &name(case, family, hook),

@@ -79,6 +79,7 @@ pub struct Generator {
     generate: OwnedFd,
     drop_xdp: OwnedFd,
     drop_tcx: OwnedFd,
+    look_up_xdp: OwnedFd,
     forward_xdp: OwnedFd,
     forward_tcx: OwnedFd,
     sink: OwnedFd,
@@ -100,6 +101,7 @@ impl Generator {
             generate: keep(skel.progs.weir_generate.as_fd())?,
             drop_xdp: keep(skel.progs.weir_drop_xdp.as_fd())?,
             drop_tcx: keep(skel.progs.weir_drop_tcx.as_fd())?,
+            look_up_xdp: keep(skel.progs.weir_look_up_xdp.as_fd())?,
             forward_xdp: keep(skel.progs.weir_forward_xdp.as_fd())?,
             forward_tcx: keep(skel.progs.weir_forward_tcx.as_fd())?,
             sink: keep(skel.progs.weir_sink.as_fd())?,
@@ -116,6 +118,12 @@ impl Generator {
             Hook::Netfilter => panic!("there is none for netfilter"),
             Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => self.drop_tcx.as_fd(),
         }
+    }
+
+    /// An XDP program that checks the headers, reads one word by the source's hash, counts and
+    /// drops: what any filter of sources does at least.
+    pub fn bare_look_up(&self) -> BorrowedFd<'_> {
+        self.look_up_xdp.as_fd()
     }
 
     /// New link-layer addresses, those of the last [`Flood`] turned round, and out of the
