@@ -402,7 +402,7 @@ static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *polic
 	struct v4_place at = v4_place(k.key);
 	struct v4_bucket *a = bpf_map_lookup_elem(&v4_bans, &at.first), *b;
 	struct lookup l = {};
-	__u64 found, decided;
+	__u64 found;
 	int i;
 
 	if (!a)
@@ -410,18 +410,17 @@ static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *polic
 #pragma unroll
 	for (i = 0; i < V4_SLOTS; i++)
 		accumulate_v4(&l, &a->slot[i], at.same);
-	decided = is_decided(&l, v4_word(l.word) & l.matches, now);
-	if (unlikely(!decided)) {
-		b = bpf_map_lookup_elem(&v4_bans, &at.second);
-		if (!b)
-			return 0;
+	if (likely(is_decided(&l, v4_word(l.word) & l.matches, now)))
+		return FOUND_ONE_ALL;
+	b = bpf_map_lookup_elem(&v4_bans, &at.second);
+	if (!b)
+		return 0;
 #pragma unroll
-		for (i = 0; i < V4_SLOTS; i++)
-			accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
-	}
+	for (i = 0; i < V4_SLOTS; i++)
+		accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
 	l.word = v4_word(l.word) & l.matches;
 	found = evaluate(&l, now, policy);
-	found |= (bloom_has_both(bloom_word(k.hash), k.hash) & ~decided) << 63;
+	found |= bloom_has_both(bloom_word(k.hash), k.hash) << 63;
 	if (found & INCONCLUSIVE) {
 		*policy = 0; /* not the only one, perhaps */
 		found = find_bans(k, now, 0);
