@@ -8,14 +8,16 @@
 //! runs. (Those of a virtual router have a lifetime, which the daemon renews: without it
 //! they are gone when another host has them.)
 
+mod address;
 pub mod config;
 mod record;
+mod routers;
 mod segment;
+mod status;
 mod vrrp;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     net::IpAddr,
     os::fd::OwnedFd,
     path::Path,
@@ -27,27 +29,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::Serialize;
-use weir_core::neighbour::{
-    self,
-    claim::{self, Claim, Standing},
-};
-use weir_events::{Event, Events, Kind, alerts::Alerts};
-use weir_vrrp::packet::ReceivedAdvertisement;
+use weir_events::{Events, alerts::Alerts};
 
 use crate::{
     balance::Balancer,
-    host::{self, Interface, addresses, mac_text},
+    host::{self, addresses},
     threads::{self, Pulse},
 };
+use address::{Keeps, Vip, about};
 use config::VipsConfig;
 use record::HeldAddresses;
 use segment::{Counts, LinkListener};
 use vrrp::Group;
 
 pub use record::take_away;
+pub use status::{SegmentStatus, VipStatus};
 pub use vrrp::VrrpStatus;
 
 /// The longest wait for a frame: a reload and the end are seen then.
@@ -82,54 +79,6 @@ struct Watched {
     open: Option<LinkListener>,
     /// What was counted of it before it was opened anew.
     before: Counts,
-}
-
-struct Vip {
-    interface: String,
-    keeps: Keeps,
-}
-
-enum Keeps {
-    /// The administrator: it was there before, and stays.
-    Administrator,
-    /// weir; none: its interface is not there.
-    Weir(Option<Claim>),
-    /// The active one of a virtual router; none: another host is. Whoever does not renew
-    /// it within so many seconds has it no more.
-    Router(Option<Claim>, u32),
-}
-
-/// A virtual address as shown.
-#[derive(Debug, Clone, Serialize)]
-pub struct VipStatus {
-    /// The virtual address itself.
-    pub address: IpAddr,
-    /// The interface that has the address, or is to have it.
-    pub interface: String,
-    /// `held`, `probing` (it is asked whether somebody has it), `refused` (somebody has),
-    /// `contested` (it is held, and somebody says that he has it), `unmanaged` (an
-    /// administrator has added it), `standby` (the virtual router is another host's) or
-    /// `absent` (its interface is not there or down).
-    pub state: &'static str,
-    /// The link-layer address of somebody else who has it.
-    pub other: Option<String>,
-    /// How often others said that they have it.
-    pub conflicts: u64,
-}
-
-/// An interface with virtual addresses, as counted.
-#[derive(Debug, Clone, Serialize)]
-pub struct SegmentStatus {
-    /// The interface's name in the configuration.
-    pub interface: String,
-    /// ARP and neighbour discovery that was not as its RFC has it.
-    pub malformed: u64,
-    /// Advertisements of virtual routers that were refused, by the reason.
-    pub refused: BTreeMap<&'static str, u64>,
-}
-
-fn about(address: IpAddr) -> String {
-    format!("vip-{address}")
 }
 
 fn about_segment(name: &str) -> String {
@@ -255,41 +204,6 @@ impl Vips {
         }
     }
 
-    /// Takes part in the virtual routers of a configuration, and in no other any more.
-    fn replace_groups(&self, state: &mut State, config: &VipsConfig) {
-        let mut before = std::mem::take(&mut state.groups);
-        for router in &config.routers {
-            for is_v6 in [false, true] {
-                let Some(fresh) = Group::new(router, is_v6) else {
-                    continue;
-                };
-                let is_it = |known: &Group| known.is_v6 == is_v6 && known.is_of(router);
-                let group = match before.iter().position(is_it) {
-                    None => fresh,
-                    Some(at) => {
-                        let mut known = before.swap_remove(at);
-                        known.config = router.clone();
-                        known
-                    }
-                };
-                state.groups.push(group);
-            }
-        }
-        for group in &mut before {
-            self.leave(state, group);
-            group.forget_alerts(&self.alerts);
-        }
-    }
-
-    /// Takes no part in a virtual router any more, and says so.
-    fn leave(&self, state: &mut State, group: &mut Group) {
-        let actions = group.router.stop();
-        let watched = state.segments.get(&group.config.interface);
-        if let Some(open) = watched.and_then(|watched| watched.open.as_ref()) {
-            self.carry_out(self.now(), group, open, &mut state.vips, actions);
-        }
-    }
-
     fn save(&self, record: &HeldAddresses) {
         match record.save() {
             Ok(()) => self.alerts.clear(ABOUT_RECORD),
@@ -298,21 +212,6 @@ impl Vips {
                     "cannot note which virtual addresses weir adds ({error}): after a crash they are taken for an administrator's"
                 );
                 self.alerts.raise(ABOUT_RECORD, message);
-            }
-        }
-    }
-
-    /// Takes an address of weir's from its interface; true: it is not there.
-    fn remove(&self, interface: &str, address: IpAddr) -> bool {
-        let removed = host::interface(interface).and_then(|there| match there {
-            Some(there) => release(there.index, address),
-            None => Ok(()),
-        });
-        match removed {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::error!("cannot remove {address} from {interface}: {error}");
-                false
             }
         }
     }
@@ -402,43 +301,6 @@ impl Vips {
         }
     }
 
-    fn follow_vip(
-        &self,
-        now: Duration,
-        address: IpAddr,
-        vip: &mut Vip,
-        there: &Interface,
-        is_there: bool,
-        is_active: bool,
-    ) {
-        let name = &vip.interface;
-        match &mut vip.keeps {
-            Keeps::Administrator => (),
-            Keeps::Weir(claim @ None) if is_there => *claim = Some(Claim::held(now)),
-            Keeps::Weir(claim @ None) => *claim = Some(Claim::probing(now)),
-            Keeps::Weir(Some(claim)) => {
-                if claim.is_held() && !is_there && self.take(there.index, address, name, None) {
-                    claim.announce(now);
-                }
-            }
-            // Of an earlier daemon, or of before its interface went.
-            Keeps::Router(None, _) if is_there && !is_active => {
-                self.remove(name, address);
-            }
-            Keeps::Router(claim, seconds) if is_active => {
-                let is_known = claim.is_some() && is_there;
-                let renewed = match is_known {
-                    true => addresses::hold(there.index, address, Some(*seconds)).is_ok(),
-                    false => self.take(there.index, address, name, Some(*seconds)),
-                };
-                if !is_known && renewed {
-                    *claim = Some(Claim::held(now));
-                }
-            }
-            Keeps::Router(..) => (),
-        }
-    }
-
     /// An interface is gone: nothing is held there, and no part is taken.
     fn lose(&self, name: &str, groups: &mut [Group], vips: &mut BTreeMap<IpAddr, Vip>) {
         for vip in vips.values_mut().filter(|vip| vip.interface == name) {
@@ -449,21 +311,6 @@ impl Vips {
         for group in groups.iter_mut().filter(|g| g.config.interface == name) {
             if !group.router.stop().is_empty() {
                 self.tell_of(group);
-            }
-        }
-    }
-
-    fn take(&self, index: u32, address: IpAddr, name: &str, seconds: Option<u32>) -> bool {
-        match addresses::hold(index, address, seconds) {
-            Ok(()) => {
-                tracing::info!("holds {address} on {name}");
-                self.alerts.clear(&about(address));
-                true
-            }
-            Err(error) => {
-                let message = format!("cannot add {address} to {name}: {error}");
-                self.alerts.raise(&about(address), message);
-                false
             }
         }
     }
@@ -519,137 +366,6 @@ impl Vips {
         next.saturating_sub(now)
     }
 
-    /// Does what is due for an address. Returns when the next thing is.
-    fn look_after(
-        &self,
-        now: Duration,
-        address: IpAddr,
-        vip: &mut Vip,
-        open: &LinkListener,
-    ) -> Option<Duration> {
-        let (mac, name) = (open.interface.mac, &vip.interface);
-        let claim = vip.keeps.claim()?;
-        let before = claim.standing();
-        while let Some(action) = claim.due(now) {
-            let sent = match action {
-                claim::Action::Probe => open.send(&neighbour::probe(mac, address)),
-                claim::Action::Announce => open.send(&neighbour::announcement(mac, address)),
-                claim::Action::Take => {
-                    if !self.take(open.interface.index, address, name, None) {
-                        // It is asked for again.
-                        *claim = Claim::probing(now + FOLLOW);
-                        break;
-                    }
-                    Ok(())
-                }
-            };
-            if let Err(error) = sent {
-                tracing::debug!("cannot send a frame about {address} on {name}: {error}");
-            }
-        }
-        if claim.standing() != before {
-            self.tell(address, name, claim.standing());
-        }
-        claim.next()
-    }
-
-    /// An advertisement has come that is about this virtual router, or about none here.
-    fn hear(
-        &self,
-        now: Duration,
-        received: &ReceivedAdvertisement,
-        group: Option<&mut Group>,
-        open: &mut LinkListener,
-        vips: &mut BTreeMap<IpAddr, Vip>,
-    ) {
-        let Some(group) = group else {
-            return open.refuse("unknown-id");
-        };
-        if let Some(why) = group.refusal(received.from) {
-            return open.refuse(why);
-        }
-        let actions = group.hear(now, received, &self.alerts);
-        self.carry_out(now, group, open, vips, actions);
-    }
-
-    fn carry_out(
-        &self,
-        now: Duration,
-        group: &mut Group,
-        open: &LinkListener,
-        vips: &mut BTreeMap<IpAddr, Vip>,
-        actions: Vec<vrrp::Action>,
-    ) {
-        for action in actions {
-            if let vrrp::Action::Advertise(priority) = action {
-                group.advertise(open, priority, &self.alerts);
-                continue;
-            }
-            for address in group.vips() {
-                let Some(vip) = vips.get_mut(&address) else {
-                    continue;
-                };
-                let Keeps::Router(claim, seconds) = &mut vip.keeps else {
-                    continue;
-                };
-                match action {
-                    vrrp::Action::Take => {
-                        let (index, seconds) = (open.interface.index, Some(*seconds));
-                        if self.take(index, address, &vip.interface, seconds) {
-                            *claim = Some(Claim::held(now));
-                            // Without a wait: who has sent to another host sends here.
-                            self.look_after(now, address, vip, open);
-                        }
-                    }
-                    vrrp::Action::Release => {
-                        *claim = None;
-                        self.remove(&vip.interface, address);
-                        self.alerts.clear(&about(address));
-                    }
-                    vrrp::Action::Announce => {
-                        if let Some(claim) = claim {
-                            claim.announce(now);
-                        }
-                    }
-                    vrrp::Action::Advertise(_) => (),
-                }
-            }
-            if matches!(action, vrrp::Action::Take | vrrp::Action::Release) {
-                self.tell_of(group);
-            }
-        }
-    }
-
-    /// Tells that the state of a virtual router has changed.
-    fn tell_of(&self, group: &mut Group) {
-        let message = group.changed();
-        tracing::warn!("{message}");
-        let mut event = Event::new(Kind::Failover, Timestamp::now(), message);
-        event.interface = Some(group.config.interface.clone());
-        self.events.tell(&event);
-    }
-
-    fn tell(&self, address: IpAddr, name: &str, standing: Standing) {
-        match standing {
-            Standing::Probing => (),
-            Standing::Held => self.alerts.clear(&about(address)),
-            Standing::Refused(mac) => {
-                let message = format!(
-                    "{address} is not taken: {} on {name} has it; it is asked for again until that one is gone",
-                    mac_text(mac)
-                );
-                self.alerts.raise(&about(address), message);
-            }
-            Standing::Contested(mac) => {
-                let message = format!(
-                    "{} on {name} says that it has {address}, which this host holds: who connects may reach the one or the other",
-                    mac_text(mac)
-                );
-                self.alerts.raise(&about(address), message);
-            }
-        }
-    }
-
     /// Holds them until the daemon stops. Those that it holds always stay then: what is
     /// pinned goes on to send their packets to reals. Virtual routers are given up.
     pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
@@ -690,57 +406,6 @@ impl Vips {
             self.save(&record);
         }
     }
-
-    /// The state of all virtual routers, as shown.
-    pub fn routers(&self) -> Vec<VrrpStatus> {
-        self.state().groups.iter().map(Group::status).collect()
-    }
-
-    /// The addresses as they are.
-    pub fn status(&self) -> Vec<VipStatus> {
-        let state = self.state();
-        let status = state.vips.iter().map(|(address, vip)| {
-            let claim = match &vip.keeps {
-                Keeps::Weir(claim) | Keeps::Router(claim, _) => claim.as_ref(),
-                Keeps::Administrator => None,
-            };
-            let (shown, other) = match (&vip.keeps, claim.map(Claim::standing)) {
-                (Keeps::Administrator, _) => ("unmanaged", None),
-                (Keeps::Router(..), None) => ("standby", None),
-                (_, None) => ("absent", None),
-                (_, Some(Standing::Probing)) => ("probing", None),
-                (_, Some(Standing::Held)) => ("held", None),
-                (_, Some(Standing::Refused(mac))) => ("refused", Some(mac_text(mac))),
-                (_, Some(Standing::Contested(mac))) => ("contested", Some(mac_text(mac))),
-            };
-            VipStatus {
-                address: *address,
-                interface: vip.interface.clone(),
-                state: shown,
-                other,
-                conflicts: claim.map_or(0, Claim::conflicts),
-            }
-        });
-        status.collect()
-    }
-
-    /// The interfaces of the virtual addresses, as counted since the daemon's start.
-    pub fn segments(&self) -> Vec<SegmentStatus> {
-        let state = self.state();
-        let segments = state.segments.iter().map(|(name, watched)| {
-            let mut counts = watched.before.clone();
-            watched
-                .open
-                .iter()
-                .for_each(|open| counts.add(&open.counts));
-            SegmentStatus {
-                interface: name.clone(),
-                malformed: counts.malformed,
-                refused: counts.refused,
-            }
-        });
-        segments.collect()
-    }
 }
 
 impl State {
@@ -758,15 +423,6 @@ impl Watched {
     }
 }
 
-impl Keeps {
-    fn claim(&mut self) -> Option<&mut Claim> {
-        match self {
-            Self::Administrator => None,
-            Self::Weir(claim) | Self::Router(claim, _) => claim.as_mut(),
-        }
-    }
-}
-
 /// Each address with its interface; those of virtual routers with a lifetime.
 struct Wanted(BTreeMap<IpAddr, (String, Option<u32>)>);
 
@@ -780,14 +436,6 @@ impl Wanted {
             vips.map(move |vip| (*vip, (router.interface.clone(), lifetime)))
         });
         Self(held.chain(routed).collect())
-    }
-}
-
-/// Takes an address from an interface; one that is not there is none that stays.
-fn release(index: u32, address: IpAddr) -> io::Result<()> {
-    match addresses::remove(index, address) {
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
-        done => done,
     }
 }
 

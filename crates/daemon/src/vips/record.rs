@@ -88,7 +88,7 @@ pub fn take_away(state_dir: &Path) -> io::Result<Vec<(String, IpAddr)>> {
         if let Some(interface) = host::interface(name)?
             && interface.addresses.contains(address)
         {
-            super::release(interface.index, *address)?;
+            super::address::release(interface.index, *address)?;
             gone.push((name.clone(), *address));
         }
     }
