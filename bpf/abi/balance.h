@@ -119,6 +119,10 @@ struct balance_service_counter {
 	__u64 unserved;	    /* packets dropped: there was no real for them */
 	__u64 unremembered; /* packets of flows above BALANCE_NEW_FLOWS */
 	__u64 denied;	    /* packets dropped: the access list denies the client */
+	__u64 displaced; /* flows that may live, forgotten for new ones of the service */
+	__u64 quic_placed;  /* packets whose QUIC connection ID says their real */
+	__u64 quic_unknown; /* packets with the server ID of no real that is there: they
+			       go by their flow */
 };
 
 _Static_assert(sizeof(struct balance_service) == 32, "abi");
@@ -128,6 +132,6 @@ _Static_assert(sizeof(struct balance_quic_server) == 16, "abi");
 _Static_assert(sizeof(struct balance_ring) == 32768, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
-_Static_assert(sizeof(struct balance_service_counter) == 40, "abi");
+_Static_assert(sizeof(struct balance_service_counter) == 64, "abi");
 
 #endif

@@ -110,7 +110,9 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		served->unremembered++;
 		return number;
 	}
-	balance_remember(hash, balance_state(number, real->id, window));
+	if (balance_remember(hash, balance_state(number, real->id, window)) ==
+	    REMEMBER_DISPLACED)
+		served->displaced++;
 	sent = bpf_map_lookup_elem(&balance_sent, &number);
 	if (sent)
 		sent->flows++;
@@ -376,8 +378,8 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 		l4 = l3 +
 		     (request->result.v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 		if (key.protocol == IPPROTO_UDP)
-			named = tc ? balance_quic_tc(ctx, pool, l4)
-				   : balance_quic_xdp(ctx, pool, l4);
+			named = tc ? balance_quic_tc(ctx, pool, l4, of)
+				   : balance_quic_xdp(ctx, pool, l4, of);
 	}
 	number = balance_choose(&key, pool, served, begins, named, &real);
 	if (!real)

@@ -7,8 +7,14 @@
  * A flow is known by a keyed hash of 64 bits and stands in one of two buckets of a cache
  * line each, in the second only where the first was full. Which ones says the key, so
  * nobody can choose whom a new flow displaces: one that has had a single packet before
- * one with several, and of each kind the one used longest ago. A flow that shares its
- * hash with another, of 2^64, goes where that goes. */
+ * one with several, and of each kind the one used longest ago. Of those with several each
+ * window with packets, up to FLOW_LASTED_MOST, lets a silence count half: a flood of two
+ * packets a flow displaces itself, and not flows that have lasted and are silent. A flow
+ * that shares its hash with another, of 2^64, goes where that goes.
+ *
+ * Two CPUs on which a flow begins at once choose the same place, unless a third flow
+ * changes the bucket between them. Where a flow has two places for that, the first is the
+ * one that is read and written, and the other one is forgotten in time. */
 #ifndef WEIR_BALANCE_FLOWS_H
 #define WEIR_BALANCE_FLOWS_H
 
@@ -16,13 +22,24 @@
 #include "lib/hash.h"
 
 /* `state` of a flow. */
-#define FLOW_USED	0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
-#define FLOW_CONFIRMED	0x10000ULL /* the flow has had a second packet */
-#define FLOW_THERE	0x20000ULL /* always */
-#define FLOW_SAME	0x40000ULL /* never: above all of them */
-#define FLOW_REAL_SHIFT 32	   /* number of the real */
-#define FLOW_ID_SHIFT	48	   /* lower bits of the real's id */
-#define FLOW_SEALED	(~0ULL << FLOW_REAL_SHIFT)
+#define FLOW_USED	 0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
+#define FLOW_CONFIRMED	 0x10000ULL /* the flow has had a second packet */
+#define FLOW_THERE	 0x20000ULL /* always */
+#define FLOW_SAME	 0x40000ULL /* never: above all of them */
+#define FLOW_LASTED	 19 /* windows with packets beside the first: three bits */
+#define FLOW_LASTED_MOST 5ULL
+#define FLOW_REAL_SHIFT	 32 /* number of the real */
+#define FLOW_ID_SHIFT	 48 /* lower bits of the real's id */
+#define FLOW_SEALED	 (~0ULL << FLOW_REAL_SHIFT)
+
+/* A flow with a packet in so many windows may well live: displacing it is counted. */
+#define FLOW_LIVELY 64
+
+/* In balance_worth_least() the bits of `state` are above a silence, which is in parts of
+ * a window, with one window more. */
+#define WORTH_PARTS 7
+#define WORTH_SHIFT (WORTH_PARTS + 1)
+_Static_assert(FLOW_USED + 1 <= FLOW_CONFIRMED << WORTH_SHIFT >> WORTH_PARTS, "bits");
 
 /* A flow in its bucket. Halves that two CPUs write at once are no flow: `sealed` is the
  * hash of the flow, made odd, xor the sealed bits of `state`. All zero: no flow. */
@@ -150,20 +167,35 @@ static __always_inline __u64 balance_find(__u64 hash)
 	return bucket ? balance_find_in(bucket, hash) : 0;
 }
 
+/* Windows since the flow with this `state` had a packet. */
+static __always_inline __u64 balance_silence(__u64 state, __u64 window)
+{
+	return (window - state) & FLOW_USED;
+}
+
+static __always_inline __u64 balance_lasted(__u64 state)
+{
+	return state >> FLOW_LASTED & 7;
+}
+
 /* How gladly what stands somewhere is forgotten for a flow: nothing more than a flow, one
- * that has had a single packet more than one that is confirmed, and of those the older.
- * Most gladly the flow itself. Without a branch: each would be a path for the verifier.
- */
+ * that has had a single packet more than one that is confirmed, and of those the one that
+ * was silent for longest, beside how long it has lasted. Most gladly the flow itself,
+ * however it stands there. Without a branch: each would be a path for the verifier. */
 static __always_inline __u64 balance_worth_least(const struct balance_flow *flow,
 						 __u64 hash, __u64 window)
 {
 	__u64 state = flow->state;
 	__u64 differs = flow->sealed ^ (state & FLOW_SEALED) ^ hash;
+	__u64 silence = balance_silence(state, window) + 1, same;
 
 	differs |= -differs;
 	asm volatile("" : "+r"(differs));
-	return ((window - state) & FLOW_USED) | (~state & (FLOW_CONFIRMED | FLOW_THERE)) |
-	       (~differs >> 63) * FLOW_SAME;
+	same = ~differs >> 63;
+	return ((silence << WORTH_PARTS >> balance_lasted(state) |
+		 (~state & (FLOW_CONFIRMED | FLOW_THERE)) << WORTH_SHIFT) &
+		(same - 1)) |
+	       same * FLOW_SAME << WORTH_SHIFT;
 }
 
 /* Where a flow is to stand, of a bucket. `best`: the answer for the bucket before; the
@@ -185,14 +217,21 @@ static __always_inline __u64 balance_place_of(const struct balance_bucket *bucke
 	return best;
 }
 
+/* What balance_remember() says of a flow that was displaced and may live. */
+#define REMEMBER_DISPLACED 2
+
 /* Writes what is remembered of a flow, where it stands, or in the place of another if
- * there is no room. Global, so that the verifier checks it once. */
+ * there is no room. Global, so that the verifier checks it once.
+ *
+ * `sealed` first: a CPU that looks for a place meanwhile finds nothing else there, or
+ * what was there, of the same worth. */
 __noinline int balance_remember(__u64 hash, __u64 state)
 {
-	__u64 window = state & FLOW_USED, place;
+	__u64 window = state & FLOW_USED, place, old;
 	struct balance_bucket *first = balance_bucket(hash, 0);
 	struct balance_bucket *second = balance_bucket(hash, 1);
 	struct balance_flow *flow;
+	int displaced;
 
 	if (!first || !second)
 		return 0;
@@ -200,9 +239,12 @@ __noinline int balance_remember(__u64 hash, __u64 state)
 	place = 0xff - balance_place_of(second, hash, window, BALANCE_BUCKET, place);
 	flow = place & BALANCE_BUCKET ? second->flows : first->flows;
 	flow += place & (BALANCE_BUCKET - 1);
-	flow->state = state;
-	flow->sealed = hash ^ (state & FLOW_SEALED);
-	return 1;
+	old = flow->state;
+	displaced = old & FLOW_CONFIRMED && balance_silence(old, window) < FLOW_LIVELY &&
+		    (flow->sealed ^ (old & FLOW_SEALED)) != hash;
+	*(volatile __u64 *)&flow->sealed = hash ^ (state & FLOW_SEALED);
+	*(volatile __u64 *)&flow->state = state;
+	return displaced ? REMEMBER_DISPLACED : 1;
 }
 
 /* `state` of a flow that begins. */
@@ -212,20 +254,17 @@ static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window)
 	       (window & FLOW_USED);
 }
 
-/* Windows since the flow with this `state` had a packet. */
-static __always_inline __u64 balance_silence(__u64 state, __u64 window)
-{
-	return (window - state) & FLOW_USED;
-}
-
 /* A packet of a flow that is known came. Written once a window, for other CPUs read the
  * line, too. */
 static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window)
 {
 	__u64 next = (state & ~FLOW_USED) | FLOW_CONFIRMED | (window & FLOW_USED);
 
-	if (unlikely(state != next))
-		balance_remember(hash, next);
+	if (likely(state == next))
+		return;
+	if ((state ^ next) & FLOW_USED && balance_lasted(state) < FLOW_LASTED_MOST)
+		next += 1ULL << FLOW_LASTED;
+	balance_remember(hash, next);
 }
 
 #endif

@@ -12,7 +12,8 @@
  * Every port of UDP that the pool serves is taken for QUIC's. Packets with a long header
  * come before a connection can move, and the first ones have an ID that the client has
  * chosen: they go by their flow, as does whatever has an ID of another configuration (7:
- * not to be routed) or of nobody's. */
+ * not to be routed) or of nobody's. Both that an ID says the real and that it is
+ * nobody's are counted. */
 #ifndef WEIR_BALANCE_QUIC_H
 #define WEIR_BALANCE_QUIC_H
 
@@ -31,12 +32,13 @@ struct {
 } balance_quic SEC(".maps");
 
 /* The number of the real, + 1, whose connection a datagram is of; 0: nobody's. `l4`:
- * where its UDP header is. */
+ * where its UDP header is; `of`: the number of the service, which counts it. */
 static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 pool,
-					       __u32 l4)
+					       __u32 l4, __u32 of)
 {
 	const struct balance_rules *rules = balance_rules_of(pool);
 	struct balance_quic_key key = {.pool = pool & 0xffff};
+	struct balance_service_counter *served;
 	struct balance_quic_server *server;
 	struct balance_real *real;
 	__u32 number, bytes, i;
@@ -57,26 +59,30 @@ static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 po
 #pragma unroll
 	for (i = 0; i < BALANCE_QUIC_SERVER_ID_MAX; i++)
 		key.server_id[i] = i < bytes ? head.server_id[i] : 0;
-	server = bpf_map_lookup_elem(&balance_quic, &key);
-	if (!server)
+	served = bpf_map_lookup_elem(&balance_served, &of);
+	if (!served)
 		return 0;
-	number = server->real;
+	server = bpf_map_lookup_elem(&balance_quic, &key);
+	number = server ? server->real : BALANCE_REALS;
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	/* One that drains keeps its connections. */
-	if (!real || !real->id || (real->id ^ server->id) & ~BALANCE_DRAINS)
+	if (!server || !real || !real->id || (real->id ^ server->id) & ~BALANCE_DRAINS) {
+		served->quic_unknown++;
 		return 0;
+	}
+	served->quic_placed++;
 	return number + 1;
 }
 
 /* Global, so that the verifier checks each once. */
-__noinline __u32 balance_quic_xdp(struct xdp_md *ctx, __u32 pool, __u32 l4)
+__noinline __u32 balance_quic_xdp(struct xdp_md *ctx, __u32 pool, __u32 l4, __u32 of)
 {
-	return balance_quic_real(ctx, 0, pool, l4);
+	return balance_quic_real(ctx, 0, pool, l4, of);
 }
 
-__noinline __u32 balance_quic_tc(struct __sk_buff *ctx, __u32 pool, __u32 l4)
+__noinline __u32 balance_quic_tc(struct __sk_buff *ctx, __u32 pool, __u32 l4, __u32 of)
 {
-	return balance_quic_real(ctx, 1, pool, l4);
+	return balance_quic_real(ctx, 1, pool, l4, of);
 }
 
 #endif

@@ -175,6 +175,9 @@ const SERVICE: &[Column] = &[
     ("UNSERVED", "/unserved"),
     ("UNREMEMBERED", "/unremembered"),
     ("DENIED", "/denied"),
+    ("DISPLACED", "/displaced"),
+    ("QUIC-PLACED", "/quic_placed"),
+    ("QUIC-UNKNOWN", "/quic_unknown"),
 ];
 const REAL: &[Column] = &[
     ("REAL", "/address"),

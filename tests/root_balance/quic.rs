@@ -186,9 +186,51 @@ fn root_quic_connections_stay_with_their_real_when_their_client_moves() {
         2
     );
 
+    // Both families' services say so, in every place where they are shown.
+    let counted = |weir: &Weir, key: &str| -> Vec<Option<u64>> {
+        let shown = pool(weir);
+        let services = shown["services"].as_array().unwrap().iter();
+        let of_udp = services.filter(|service| service["port"] == "443/udp");
+        of_udp.map(|service| service[key].as_u64()).collect()
+    };
+    let placed = counted(&weir, "quic_placed");
+    assert_eq!(placed.len(), 2);
+    assert!(
+        placed.iter().all(|count| *count > Some(8 * 8)),
+        "{placed:?}"
+    );
+    assert_eq!(counted(&weir, "quic_unknown"), [Some(0); 2]);
+    let of_tcp = pool(&weir)["services"][0].clone();
+    assert_eq!(of_tcp["port"], "80/tcp");
+    assert!(of_tcp.get("quic_placed").is_none(), "{of_tcp}");
+    let shown = weir.ask(&["pool", "show", "web"]).done().out;
+    assert!(shown.contains("QUIC-PLACED"), "{shown}");
+    for vip in VIP {
+        let count = |server: &str| {
+            let labels = ["web", vip, "443/udp", server];
+            weir.metric("weir_pool_service_quic_packets_total", &labels)
+        };
+        assert!(count("known") > Some(64), "{:?}", count("known"));
+        assert_eq!(count("unknown"), Some(0));
+    }
+    // Servers that write the IDs of no real.
+    let others = named.replace("\"0a0", "\"0b0");
+    assert_ne!(others, named);
+    let placed = counted(&weir, "quic_placed");
+    weir.configure(&others);
+    weir.ask(&["reload"]).done();
+    connections(&segment, &python, 2);
+    assert_eq!(counted(&weir, "quic_placed"), placed);
+    assert!(
+        counted(&weir, "quic_unknown")
+            .iter()
+            .all(|count| *count > Some(0))
+    );
+
     // Without the IDs some of them get to a server that does not know them.
     weir.configure(&plain);
     weir.ask(&["reload"]).done();
+    assert_eq!(counted(&weir, "quic_placed"), [None; 2]);
     let answers = connections(&segment, &python, 2);
     assert!(answers.iter().all(|of_one| of_one[0] != "x"), "{answers:?}");
     assert!(

@@ -17,6 +17,7 @@ use weir_core::{Protocol, balance::acl::Exceptions};
 use crate::{
     abi,
     error::{Context, Error, Result},
+    fault,
     memory::Words,
     skeleton::answer::types::{
         balance_real, balance_real_counter, balance_ring, balance_rules, balance_service,
@@ -151,6 +152,13 @@ pub struct ServiceCount {
     pub unremembered: u64,
     /// Packets that were dropped because the access list denies their client.
     pub denied: u64,
+    /// Flows that had several packets, the last one lately, and were forgotten for new ones
+    /// of this service: there is no room for more.
+    pub displaced: u64,
+    /// Packets whose QUIC connection ID says their real.
+    pub quic_placed: u64,
+    /// Packets with the server ID of no real that is there, in their QUIC connection ID.
+    pub quic_unknown: u64,
 }
 
 /// The number by which flows know a real again: FNV-1a of its pool and address, of 63
@@ -263,6 +271,8 @@ impl Balancer {
                 ),
             ));
         }
+        fault::refuse(&format!("services-{}", services.len()))
+            .context(|| "tell the kernel the virtual addresses".into())?;
         let map = &self.maps[7];
         let numbers = 0..MAX_POOLS as u32;
         let before = numbers
@@ -451,13 +461,25 @@ impl Balancer {
 
     /// What came for the service of a number.
     pub fn service_count(&self, number: u32) -> Result<ServiceCount> {
-        let [packets, bytes, unserved, unremembered, denied] = sum(&self.maps[5], number)?;
+        let [
+            packets,
+            bytes,
+            unserved,
+            unremembered,
+            denied,
+            displaced,
+            quic_placed,
+            quic_unknown,
+        ] = sum(&self.maps[5], number)?;
         Ok(ServiceCount {
             packets,
             bytes,
             unserved,
             unremembered,
             denied,
+            displaced,
+            quic_placed,
+            quic_unknown,
         })
     }
 

@@ -22,6 +22,8 @@ use weir_testkit::packet::{Packet, checksum};
 
 #[path = "root_balance/drain.rs"]
 mod drain;
+#[path = "root_balance/flows.rs"]
+mod flows;
 #[path = "root_balance/quic.rs"]
 mod quic;
 #[path = "root_balance/vlan.rs"]

@@ -195,6 +195,58 @@ fn root_a_server_that_drains_keeps_its_connections_and_one_that_is_gone_has_none
     }
 }
 
+/// A service counts its own, on every hook: by an ID that says the real, wherever the flow is,
+/// and by one of no real, or of one that is gone.
+#[test]
+fn root_server_ids_are_counted_by_what_they_name() {
+    let path = Path::new();
+    path.name_servers(&["0a01", "0a02"]);
+    let counts = |service: u32| {
+        let count = path.generation.balancer.service_count(service).unwrap();
+        (count.quic_placed, count.quic_unknown)
+    };
+    // By number: TCP and UDP of IPv4, then of IPv6.
+    let mut expected = [(0, 0); 4];
+    for hook in HOOKS {
+        for family in 0..2 {
+            let udp = 2 * family + 1;
+            let heads: [(&[u8], (u64, u64)); 8] = [
+                (&[0x43, 0x0c, 10, 1], (1, 0)),
+                (&[0x43, 0x0c, 10, 2], (1, 0)),
+                (&[0x43, 0x0c, 10, 3], (0, 1)),
+                // Another pool's.
+                (&[0x43, 0x0c, 11, 1], (0, 1)),
+                // A long header, other configurations, and none.
+                (&[0xc3, 0, 0, 0, 1, 8, 0x0c, 10, 1], (0, 0)),
+                (&[0x43, 0x2c, 10, 1], (0, 0)),
+                (&[0x43, 0xec, 10, 1], (0, 0)),
+                (&[0x80], (0, 0)),
+            ];
+            for (n, (head, (placed, unknown))) in (0..).zip(heads) {
+                path.forwarded(hook, &quic(family, 8000, head));
+                expected[udp].0 += placed;
+                expected[udp].1 += unknown;
+                let all = [0, 1, 2, 3].map(counts);
+                assert_eq!(all, expected, "head {n} on {}", hook.name());
+            }
+            // TCP looks the same to nobody.
+            path.forwarded(hook, &packet(family, 1).tcp(8000, 80).build());
+            // One that drains has its own still; one that is gone has none.
+            path.write_real(0, true, true);
+            path.forwarded(hook, &quic(family, 8001, &short(&[10, 1])));
+            expected[udp].0 += 1;
+            path.write_real(0, false, false);
+            path.write_ring(&[false, true]);
+            path.forwarded(hook, &quic(family, 8002, &short(&[10, 1])));
+            expected[udp].1 += 1;
+            path.write_reals(&[true, true]);
+            assert_eq!([0, 1, 2, 3].map(counts), expected);
+        }
+    }
+    path.generation.balancer.forget_service_count(1).unwrap();
+    assert_eq!(counts(1), (0, 0));
+}
+
 /// Each of two pools has so many, and the next ones are written beside them.
 #[test]
 fn root_all_reals_may_have_a_server_id() {

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Instant};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::PortRange;
+use weir_core::{PortRange, Protocol};
 
 use super::{
     Balancer, RealState,
@@ -69,6 +69,18 @@ pub struct ServiceStatus {
     /// Packets that were dropped, or with a proxy connections and datagrams: the pool's
     /// access list denies their client.
     pub denied: u64,
+    /// Flows that were forgotten for new ones of this service, though they had had several
+    /// packets, the last one lately: they go where the ring says, as `unremembered` ones.
+    pub displaced: u64,
+    /// Packets that went to their real by the server ID in their QUIC connection ID; only
+    /// of UDP, where reals of the pool have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quic_placed: Option<u64>,
+    /// Packets whose QUIC connection ID has the server ID of no real that takes packets:
+    /// they went by their flow. Of a real that is gone, or a server that writes another ID
+    /// than the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quic_unknown: Option<u64>,
     /// The proxy's counters, with `forward` = `proxy`; the packets above are 0, and
     /// `unserved` is of connections and flows.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,6 +138,8 @@ impl Balancer {
         let mut pools = Vec::new();
         for pool in &state.pools {
             let mut services = Vec::new();
+            let names_servers = { pool.reals.iter() }.any(|r| r.config.quic_server_id.is_some());
+            let has_quic = |protocol| names_servers && protocol == Protocol::Udp;
             let all = told
                 .map(|told| told.services.as_slice())
                 .unwrap_or_default();
@@ -140,6 +154,9 @@ impl Balancer {
                     unserved: count.unserved,
                     unremembered: count.unremembered,
                     denied: count.denied,
+                    displaced: count.displaced,
+                    quic_placed: has_quic(service.protocol).then_some(count.quic_placed),
+                    quic_unknown: has_quic(service.protocol).then_some(count.quic_unknown),
                     proxy: None,
                 });
             }
@@ -152,6 +169,9 @@ impl Balancer {
                 unserved: proxy.unserved(),
                 unremembered: 0,
                 denied: proxy.denied,
+                displaced: 0,
+                quic_placed: None,
+                quic_unknown: None,
                 proxy: Some(proxy),
             }));
             let reals = pool.reals.iter().map(|real| self.shown(&pool.config, real));

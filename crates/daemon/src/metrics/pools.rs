@@ -14,6 +14,8 @@ pub struct PoolMetrics {
     unserved: Totals<3>,
     unremembered: Totals<3>,
     denied: Totals<3>,
+    displaced: Totals<3>,
+    quic: Totals<4>,
     up: Gauges<2>,
     weight: Gauges<2>,
     real_packets: Totals<2>,
@@ -63,6 +65,16 @@ impl PoolMetrics {
                 "weir_pool_service_denied_packets_total",
                 "Packets for a virtual address and port that were dropped: the pool's access list denies their client.",
                 SERVICE,
+            ),
+            displaced: registry.totals(
+                "weir_pool_service_displaced_flows_total",
+                "Flows that had several packets, the last one lately, and were forgotten for new ones of the service.",
+                SERVICE,
+            ),
+            quic: registry.totals(
+                "weir_pool_service_quic_packets_total",
+                "Packets with a server ID in their QUIC connection ID: of a real, to which they went, or of none.",
+                &["pool", "vip", "port", "server"],
             ),
             up: registry.gauges(
                 "weir_pool_real_up",
@@ -134,6 +146,16 @@ impl PoolMetrics {
             samples.total(self.unserved, of, service.unserved);
             samples.total(self.unremembered, of, service.unremembered);
             samples.total(self.denied, of, service.denied);
+            samples.total(self.displaced, of, service.displaced);
+            for (server, count) in [
+                ("known", service.quic_placed),
+                ("unknown", service.quic_unknown),
+            ] {
+                if let Some(count) = count {
+                    let of = [name, &vip, &service.port, server];
+                    samples.total(self.quic, of, count);
+                }
+            }
         }
         for real in &pool.reals {
             let address = real.address.to_string();
