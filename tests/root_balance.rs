@@ -21,6 +21,8 @@ mod not_asked;
 mod quic;
 #[path = "root_balance/reload.rs"]
 mod reload;
+#[path = "root_balance/roll_back.rs"]
+mod roll_back;
 #[path = "root_balance/vip_check.rs"]
 mod vip_check;
 

@@ -61,6 +61,9 @@ pub enum TokenError {
     /// The kernel refuses something.
     #[error("[token]: {0}")]
     Kernel(#[from] weir_bpf::Error),
+    /// They are in force with the keys of before.
+    #[error("{0}; the keys that were read before stay in force")]
+    KeysOfBefore(Box<TokenError>),
 }
 
 /// The tokens of a daemon.
@@ -121,6 +124,16 @@ fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy
     }
 }
 
+/// The keys that the configuration names, of which some are good.
+fn accepted_keys(config: &TokenConfig) -> Result<KeyRing, TokenError> {
+    let keys = keys::read(&config.keys)?;
+    let is_any_good = keys.accepted().next().is_some();
+    match is_any_good {
+        true => Ok(keys),
+        false => Err(TokenError::NoKey(config.keys.clone())),
+    }
+}
+
 impl Tokens {
     /// Tokens without a policy: nothing is in force before [`Self::apply`].
     pub fn new(place: PinPlace, alerts: Arc<Alerts>, apps: Arc<Apps>) -> Self {
@@ -153,11 +166,44 @@ impl Tokens {
             }
             return Ok(());
         };
-        let keys = keys::read(&config.keys)?;
+        let keys = accepted_keys(config)?;
+        self.put(&mut state, config, observe, keys)
+    }
+
+    /// The keys in force; `None`: there are no tokens.
+    pub fn keys(&self) -> Option<KeyRing> {
+        self.state().as_ref().map(|state| state.keys.clone())
+    }
+
+    /// As [`Self::apply`], for a configuration that was in force a moment ago: if its keys
+    /// cannot be read any more, with these.
+    ///
+    /// # Errors
+    /// The kernel refuses something; or the keys could not be read, and all is in force with
+    /// those of before.
+    pub fn put_back(
+        &self,
+        config: Option<&TokenConfig>,
+        observe: bool,
+        before: KeyRing,
+    ) -> Result<(), TokenError> {
+        let Some((config, unread)) =
+            config.and_then(|config| Some((config, accepted_keys(config).err()?)))
+        else {
+            return self.apply(config, observe);
+        };
+        self.put(&mut self.state(), config, observe, before)?;
+        Err(TokenError::KeysOfBefore(Box::new(unread)))
+    }
+
+    fn put(
+        &self,
+        state: &mut Option<State>,
+        config: &TokenConfig,
+        observe: bool,
+        keys: KeyRing,
+    ) -> Result<(), TokenError> {
         let accepted = keys.accepted().count();
-        if accepted == 0 {
-            return Err(TokenError::NoKey(config.keys.clone()));
-        }
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
         let identity = match config.sign_to.is_empty() {
             true => None,

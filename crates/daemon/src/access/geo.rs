@@ -39,12 +39,15 @@ pub struct GeoService {
     alerts: Arc<Alerts>,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct State {
     wanted: Option<Wanted>,
     countries: Part,
     systems: Part,
 }
+
+/// The databases in force, kept while a configuration is exchanged that may be refused.
+pub struct DatabasesInForce(State);
 
 /// The thread that looks at files and reads them: their file system may not answer.
 #[derive(Default)]
@@ -92,7 +95,7 @@ impl Wanted {
 }
 
 /// One of the two databases, with the file's state when it was read.
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Part {
     good: Option<Good>,
     /// The file when it was last looked at, and when it was last read.
@@ -369,6 +372,30 @@ impl GeoService {
             (part.seen, part.tried) = (stamp, stamp);
             part.take(read, SYSTEMS, &self.alerts);
         }
+        self.publish(&state);
+    }
+
+    /// What is in force now, for [`Self::put_back`].
+    pub fn in_force(&self) -> DatabasesInForce {
+        DatabasesInForce(self.state().clone())
+    }
+
+    /// Has databases in force again as they were read, whatever their files have become,
+    /// which is seen with the next look. The same ones cost nothing.
+    pub fn put_back(&self, before: DatabasesInForce) {
+        let DatabasesInForce(mut before) = before;
+        let mut state = self.state();
+        if state.wanted == before.wanted {
+            return;
+        }
+        *self.looker() = Looker::default();
+        for about in [FILE_SYSTEM, COUNTRIES, SYSTEMS] {
+            self.alerts.clear(about);
+        }
+        for part in [&mut before.countries, &mut before.systems] {
+            part.tried = None;
+        }
+        *state = before;
         self.publish(&state);
     }
 

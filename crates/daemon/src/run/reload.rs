@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_enforce::{BackendChoice, Feature, Settings};
 use weir_sinks::Sinks;
+use weir_token::key_ring::KeyRing;
 
 use super::{handles, start_error::StartError};
 use crate::{
+    access::geo::DatabasesInForce,
     api::{JailChange, Reload},
     config::Config,
     instance, interfaces,
@@ -32,33 +34,89 @@ fn step<E: Into<StartError>>(
     }
 }
 
-/// Puts exemptions, decoy ports, geofence, lists, rules about programs, tokens and pools of
-/// a configuration into force; nobody else may change them meanwhile.
+/// What a refused reload may find gone, and takes back from here: what files had before it.
+struct Before {
+    databases: DatabasesInForce,
+    keys: Option<KeyRing>,
+}
+
+impl Before {
+    fn of(service: &Service) -> Self {
+        Self {
+            databases: service.geography.in_force(),
+            keys: service.tokens.keys(),
+        }
+    }
+}
+
+/// Puts exemptions, rules about programs, tokens, decoy ports, geofence, lists and pools of a
+/// configuration into force; nobody else may change them meanwhile. `keys`: those of before,
+/// with which tokens that are taken back stay in force if their file is gone.
+///
+/// What the configuration goes without goes last, when nothing can refuse it any more: a
+/// reload that is refused leaves no moment without a geofence or without tokens.
 fn put_rules_alone(
     service: &Service,
     config: &Config,
     alone: &Alone<'_>,
+    keys: Option<KeyRing>,
     failed: &mut OnFailure<'_>,
 ) -> Result<(), StartError> {
     let exempt = service.allow_list.refresh_exemptions_by(config);
     step(exempt, failed)?;
-    let own = service.own.get();
-    let (decoy, tarpit) = (config.decoy.as_ref(), config.tarpit.as_ref());
-    let decoys = service.decoy.apply(&alone.decoy, decoy, tarpit, &own);
-    step(decoys, failed)?;
-    service.geography.configure(config.geography().as_deref());
-    let classes = service.classes.apply(&alone.classes, config.fences());
-    step(classes, failed)?;
     let observe = config.enforcement.observe;
-    let apps = service.apps.apply(config.app.as_ref(), observe);
-    step(apps, failed)?;
-    let tokens = service.tokens.apply(config.token.as_ref(), observe);
-    step(tokens, failed)?;
-    // Last, when nothing else can refuse the configuration: pools that it changes or drops
-    // would lose flows, which no roll-back brings back.
+    let apps = || service.apps.apply(config.app.as_ref(), observe);
+    let tokens = || match &keys {
+        Some(keys) => service
+            .tokens
+            .put_back(config.token.as_ref(), observe, keys.clone()),
+        None => service.tokens.apply(config.token.as_ref(), observe),
+    };
+    let decoys = || {
+        let (decoy, tarpit) = (config.decoy.as_ref(), config.tarpit.as_ref());
+        let own = service.own.get();
+        service.decoy.apply(&alone.decoy, decoy, tarpit, &own)
+    };
+    let geography = || service.geography.configure(config.geography().as_deref());
+    let classes = || service.classes.apply(&alone.classes, config.fences());
+    let has_decoys = config.decoy.is_some() || config.tarpit.is_some();
+    let has_geography = config.geography().is_some();
+    if config.app.is_some() {
+        step(apps(), failed)?;
+    }
+    if config.token.is_some() {
+        step(tokens(), failed)?;
+    }
+    if has_decoys {
+        step(decoys(), failed)?;
+    }
+    // Access lists of pools ask it as well.
+    if has_geography {
+        geography();
+    }
+    if config.geofence.is_some() {
+        step(classes(), failed)?;
+    }
+    // When nothing else can refuse the configuration: pools that it changes or drops would
+    // lose flows, which no roll-back brings back.
     let pools = service.balancer.apply(config.balance.as_ref());
     step(pools, failed)?;
     service.vips.apply(&config.vips());
+    if !has_geography {
+        geography();
+    }
+    if config.geofence.is_none() {
+        step(classes(), failed)?;
+    }
+    if !has_decoys {
+        step(decoys(), failed)?;
+    }
+    if config.token.is_none() {
+        step(tokens(), failed)?;
+    }
+    if config.app.is_none() {
+        step(apps(), failed)?;
+    }
     Ok(())
 }
 
@@ -69,6 +127,7 @@ pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartE
         service,
         config,
         &Alone::of(service),
+        None,
         &mut |error| match error {
             StartError::Classes(error) if !error.is_for_good() => {
                 service.alerts.raise("classes", error.to_string());
@@ -97,55 +156,59 @@ impl<'a> Alone<'a> {
     }
 }
 
-/// Has the kernel enforce another configuration. Decoy ports and geofence that it does
-/// without go before the backend changes, for the next one may not have them; what it
-/// asks for comes after, and pools change last.
+/// Has the kernel enforce another configuration: the backend changes first, pools change
+/// when all else is in force, and what the configuration goes without goes last.
 fn enforce(
     service: &Service,
     config: &Config,
     alone: &mut Alone<'_>,
+    keys: Option<KeyRing>,
     failed: &mut OnFailure<'_>,
 ) -> Result<(), StartError> {
-    if config.decoy.is_none() && config.tarpit.is_none() {
-        let decoys = service.decoy.apply(&alone.decoy, None, None, &[]);
-        step(decoys, failed)?;
-    }
-    if config.geofence.is_none() {
-        let classes = service.classes.apply(&alone.classes, config.fences());
-        step(classes, failed)?;
-    }
     let settings = alone.interfaces.settings(&config.enforcement);
     if alone.interfaces.in_force() != Some(&settings) {
         // Half of it may be, if it is refused.
         alone.interfaces.put_in_force(None);
-        match change_backend(service, config, &settings) {
+        match change_backend(service, config, alone, &settings) {
             Ok(()) => alone.interfaces.put_in_force(Some(settings)),
-            Err(error) => failed(error.into())?,
+            Err(error) => failed(error)?,
         }
     }
-    put_rules_alone(service, config, alone, failed)
+    put_rules_alone(service, config, alone, keys, failed)
 }
 
-/// Has the backend take on these settings. One that cannot forward takes no pools over: if
-/// the configuration has none, they go where it refuses them, which is the last that it
-/// looks at.
+/// Has the backend take on these settings. What it refuses to take over of what is in force,
+/// and the configuration goes without, goes before it is asked again, and nothing else does.
 fn change_backend(
     service: &Service,
     config: &Config,
+    alone: &Alone<'_>,
     settings: &Settings,
-) -> Result<(), weir_enforce::Error> {
-    let changed = service.backend.reconfigure(settings);
-    let Some(limit) = settings.backend.limit(Feature::Balance) else {
-        return changed;
-    };
+) -> Result<(), StartError> {
     let pools = config.balance.iter().flat_map(|balance| &balance.pools);
     let forwards = { pools }.any(|pool| !pool.is_proxied());
-    let is_for_pools = |error: &weir_enforce::Error| error.is_about(limit.feature);
-    if forwards || !changed.as_ref().is_err_and(is_for_pools) {
-        return changed;
+    let mut dispensable = Vec::new();
+    if config.decoy.is_none() && config.tarpit.is_none() {
+        dispensable.push(Feature::Decoys);
     }
-    service.balancer.apply(config.balance.as_ref())?;
-    service.backend.reconfigure(settings)
+    if config.geofence.is_none() {
+        dispensable.push(Feature::Geofence);
+    }
+    if !forwards {
+        dispensable.push(Feature::Balance);
+    }
+    loop {
+        let Err(refused) = service.backend.reconfigure(settings) else {
+            return Ok(());
+        };
+        let about = dispensable.iter().position(|of| refused.is_about(*of));
+        match about.map(|at| dispensable.swap_remove(at)) {
+            Some(Feature::Decoys) => service.decoy.apply(&alone.decoy, None, None, &[])?,
+            Some(Feature::Geofence) => service.classes.apply(&alone.classes, config.fences())?,
+            Some(_) => service.balancer.apply(config.balance.as_ref())?,
+            None => return Err(refused.into()),
+        }
+    }
 }
 
 /// Carries out a reload, all of it or nothing.
@@ -229,12 +292,13 @@ impl Reloader {
         let new = Arc::new(new);
         {
             let mut alone = Alone::of(&self.service);
+            let before = Before::of(&self.service);
             // Workers that are new may ban before the actions of their jails run.
             self.service.actions.begin_change();
             let refused = |error: StartError, alone: Option<&mut Alone<'_>>| {
                 self.service.actions.stay();
                 if let Some(alone) = alone {
-                    self.roll_back(&old, alone);
+                    self.roll_back(&old, before, alone);
                 }
                 self.service.forget_counters_of_others();
                 Err(refuse(error.to_string()))
@@ -243,8 +307,14 @@ impl Reloader {
                 Ok(prepared) => prepared,
                 Err(error) => return refused(error.into(), None),
             };
-            if let Err(error) = enforce(&self.service, &new, &mut alone, &mut Err::<(), StartError>)
-            {
+            let enforced = enforce(
+                &self.service,
+                &new,
+                &mut alone,
+                None,
+                &mut Err::<(), StartError>,
+            );
+            if let Err(error) = enforced {
                 return refused(error, Some(&mut alone));
             }
             workers.replace(&old, &new, prepared);
@@ -282,16 +352,16 @@ impl Reloader {
 
     /// The old configuration was in force a moment ago: that the kernel refuses some of
     /// it now is an alert, until a reload is done, and keeps none of the rest from being
-    /// taken back.
-    fn roll_back(&self, old: &Config, alone: &mut Alone<'_>) {
+    /// taken back. Files that it names may have changed or gone, or are what has refused the
+    /// next one: what was read of them before is in force again.
+    fn roll_back(&self, old: &Config, before: Before, alone: &mut Alone<'_>) {
         let mut refused = Vec::new();
-        let done = enforce(&self.service, old, alone, &mut |error| {
+        self.service.geography.put_back(before.databases);
+        let done = enforce(&self.service, old, alone, before.keys, &mut |error| {
             refused.push(error.to_string());
             Ok(())
         });
         refused.extend(done.err().map(|error| error.to_string()));
-        // What cannot be had is asked for twice where it goes before the backend changes.
-        refused.dedup();
         if !refused.is_empty() {
             let message = format!(
                 "after a refused reload the configuration before it is not wholly in force: {}",

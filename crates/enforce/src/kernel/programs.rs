@@ -11,15 +11,18 @@ use weir_bpf::{
 
 use crate::{Error, Feature, hooks::Programs};
 
-/// Why netfilter's hook is refused to pools.
+/// Why netfilter's hook is refused to decoy ports, tarpit ports and pools.
+const NO_DECOYS: &str = "it has no decoy ports";
+const NO_TARPITS: &str = "it has no tarpit ports";
 const NO_POOLS: &str = "it has no load balancing";
 
 impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
-            Hook::Netfilter if self.decoys.are_there() => Some("it has no decoy ports"),
-            Hook::Netfilter if self.decoys.are_tarpits_there() => Some("it has no tarpit ports"),
+            // First: nothing goes for a hook that is not there.
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
+            Hook::Netfilter if self.decoys.are_there() => Some(NO_DECOYS),
+            Hook::Netfilter if self.decoys.are_tarpits_there() => Some(NO_TARPITS),
             // Last: only where nothing else is refused do pools go for it.
             Hook::Netfilter if self.balancer.is_there() => Some(NO_POOLS),
             _ => None,
@@ -27,7 +30,11 @@ impl Programs for Generation {
     }
 
     fn in_the_way(&self, hook: Hook) -> Option<Feature> {
-        (self.refusal(hook) == Some(NO_POOLS)).then_some(Feature::Balance)
+        match self.refusal(hook)? {
+            NO_DECOYS | NO_TARPITS => Some(Feature::Decoys),
+            NO_POOLS => Some(Feature::Balance),
+            _ => None,
+        }
     }
 
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
