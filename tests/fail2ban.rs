@@ -124,7 +124,7 @@ fn a_jail_of_fail2bans_bans() {
 #[test]
 fn import_says_what_each_jail_becomes() {
     let host = host(
-        "[DEFAULT]\naction = %(action_mw)s\nignoreip = friend.example\n[shop]\nenabled = true\nbantime = 2h\n\
+        "[DEFAULT]\naction = %(action_mw)s\nignoreip = friend!\n[shop]\nenabled = true\nbantime = 2h\n\
          [twin]\nenabled = true\nfilter = nobody\nlogpath = /x\n",
     );
     let dir = host.path("f");
@@ -133,7 +133,7 @@ fn import_says_what_each_jail_becomes() {
     assert_eq!(code, Some(1), "{dry}");
     for line in [
         "shop: filter shop reads {dir}/shop.log; 3 failures in 10m ban 80/tcp,443/tcp for 2h (reject), and runs mail-whois",
-        "  not honoured: {dir}/f/jail.local:3: ignoreip: friend.example is no address; names are not looked up",
+        "  not honoured: {dir}/f/jail.local:3: ignoreip: friend! is no address, and no name of a host",
         "twin: NOT RUN: {dir}/f/jail.local:9: filter nobody: {dir}/f/filter.d/nobody.conf: there is no such file",
         "1 jail runs, 1 is broken; 1 more is not enabled",
     ] {
@@ -170,7 +170,7 @@ fn import_says_what_each_jail_becomes() {
 #[test]
 fn a_note_of_several_jails_is_told_once() {
     let host = host(
-        "[DEFAULT]\nignoreip = friend.example\nenabled = true\n\
+        "[DEFAULT]\nignoreip = friend!\nenabled = true\n\
          [twin]\nfilter = shop\nlogpath = {dir}/shop.log\n\
          [third]\nfilter = shop\nlogpath = {dir}/shop.log\n",
     );
@@ -178,16 +178,16 @@ fn a_note_of_several_jails_is_told_once() {
     host.write("f/filter.d/off.conf", FILTER);
     let dir = host.path("f");
     let (_, dry) = host.ask(&["import", "fail2ban", dir.to_str().unwrap(), "--dry-run"]);
-    let note = "not honoured by 4 jails, shop to third: {dir}/f/jail.local:2: ignoreip: friend.example is no address; names are not looked up";
+    let note = "not honoured by 4 jails, shop to third: {dir}/f/jail.local:2: ignoreip: friend! is no address, and no name of a host";
     let note = host.filled(note);
     assert!(dry.lines().any(|line| line == note), "{note}\n{dry}");
-    assert_eq!(dry.matches("friend.example").count(), 1, "{dry}");
+    assert_eq!(dry.matches("friend!").count(), 1, "{dry}");
     assert!(
         dry.ends_with("4 jails run, none is broken; 0 more are not enabled\n"),
         "{dry}"
     );
     let (_, said) = host.ask(&["check"]);
-    assert_eq!(said.matches("friend.example").count(), 1, "{said}");
+    assert_eq!(said.matches("friend!").count(), 1, "{said}");
 }
 
 /// A start leaves a broken jail out; a reload must not take one away that runs.

@@ -262,6 +262,104 @@ fn root_each_address_of_a_host_that_a_log_names_is_banned() {
     }
 }
 
+const BY_FAIL2BAN: &str = r#"
+    interfaces = ["eth0"]
+    [fail2ban]
+    path = "{dir}/f"
+    "#;
+
+/// Of a host that a jail of Fail2ban's ignores by name nobody is banned as long as the name
+/// server answers, and bans from before it did are lifted.
+#[test]
+fn root_a_host_that_ignoreip_names_is_not_banned() {
+    if skipped(&["named"]) {
+        return;
+    }
+    let net = TestNet::new();
+    let _server = net.server();
+    let mut weir = asking(&net, GATEWAY[0], "");
+    let dir = weir.dir.path().to_owned();
+    let filled = |text: &str| text.replace("{dir}", &dir.display().to_string());
+    weir.configure(&filled(BY_FAIL2BAN));
+    let log_file = weir.log();
+    let jails = |ignoreip: &str| {
+        let text = format!(
+            "[DEFAULT]\nmaxretry = 1\nbantime = 1h\naction = route[blocktype=blackhole]\n\
+             [quota]\nenabled = true\nfilter = quota\nlogpath = {}\nignoreip = {ignoreip}\n",
+            log_file.display()
+        );
+        fs::create_dir_all(dir.join("f/filter.d")).unwrap();
+        fs::create_dir_all(dir.join("f/action.d")).unwrap();
+        fs::write(dir.join("f/jail.conf"), text).unwrap();
+        let filter = "[Definition]\nfailregex = quotad\\S+ <ADDR> failed$\n";
+        fs::write(dir.join("f/filter.d/quota.conf"), filter).unwrap();
+        fs::write(
+            dir.join("f/action.d/route.conf"),
+            "[Definition]\n[Init]\nblocktype = x\n",
+        )
+        .unwrap();
+    };
+    jails("192.0.2.99 customer.test none.test");
+    weir.run();
+    let fail = |weir: &Weir| {
+        let lines = [ATTACKER, CUSTOMER].concat().into_iter();
+        let lines: Vec<_> = lines.map(|who| format!("{who} failed")).collect();
+        log(weir, &lines.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    fail(&weir);
+    let everybody = [ATTACKER, CUSTOMER].concat();
+    bans_are(&weir, &everybody);
+    let alert = alert_of(&weir, "ignoreip:customer.test");
+    assert!(alert.contains("cannot be looked up"), "{alert}");
+    net.drops_soon(CUSTOMER[0]);
+
+    // The name server comes back.
+    let _bind = Bind::start(&net, weir.dir.path());
+    bans_are(&weir, &ATTACKER);
+    for family in [0, 1] {
+        net.drops_soon(ATTACKER[family]);
+        net.serves(CUSTOMER[family], at(family));
+    }
+    soon("the other name to be known", || {
+        let alert = alert_of(&weir, "ignoreip:none.test");
+        alert.contains("none.test has no address").then_some(())
+    });
+    // Who is ignored stays so, and it is told. A failure of the second of a ban is not one more.
+    let are_spared = |weir: &Weir, from: usize| {
+        soon("both to be spared", || {
+            fail(weir);
+            let said = weir.said()[from..].to_owned();
+            let spared = |who: &&str| {
+                let about = |line: &&str| line.contains(*who) && line.contains("not banned");
+                let mut lines = said.lines().filter(about);
+                lines.any(|line| line.contains("ignoreip has customer.test"))
+            };
+            CUSTOMER.iter().all(spared).then_some(())
+        });
+        bans_are(weir, &ATTACKER);
+    };
+    are_spared(&weir, 0);
+    weir.stop();
+    let from = weir.said().len();
+    weir.run();
+    soon("the names to be known again", || {
+        let status = weir.json(&["status"]).to_string();
+        status.contains("none.test has no address").then_some(())
+    });
+    are_spared(&weir, from);
+
+    // A reload that takes the name away.
+    jails("192.0.2.99");
+    weir.ask(&["reload"]).done();
+    soon("nobody to be spared any more", || {
+        fail(&weir);
+        (weir.banned().len() == everybody.len()).then_some(())
+    });
+    bans_are(&weir, &everybody);
+    let status = weir.json(&["status"]).to_string();
+    assert!(!status.contains("ignoreip:"), "{status}");
+}
+
 /// No line waits for a name server that does not answer.
 #[test]
 fn root_no_line_waits_for_a_name_server() {

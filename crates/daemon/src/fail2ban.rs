@@ -329,6 +329,7 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             weir_fail2ban::UseDns::Warn => UseDns::Warn,
             // A firewall bans addresses.
             weir_fail2ban::UseDns::No | weir_fail2ban::UseDns::Raw => UseDns::No,
+        ignore_names: jail.ignore_names.clone(),
         },
         ignore_command: jail
             .ignore_command

@@ -14,11 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Ban, BanSource, BanTarget};
+use weir_core::{Ban, BanSource, BanTarget, PortSet, detect::HostName};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     fail2ban_actions::{self, Ran},
+    ignored_names::IgnoredNames,
     jails::{IgnoreCommand, JailConfig},
     threads,
 };
@@ -33,6 +34,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_millis(100);
 /// Questions that wait, and answers that are kept, of all jails.
 const MAX_KNOWN: usize = 10_000;
+/// Why somebody is not banned whom a command ignores.
+const SAYS_SO: &str = "ignorecommand says so";
 /// Where there is no room, answers are thrown away this often.
 const MAKE_ROOM: Duration = Duration::from_secs(1);
 
@@ -40,8 +43,8 @@ const MAKE_ROOM: Duration = Duration::from_secs(1);
 pub(crate) trait Waited: Send + Sync {
     /// Puts bans into force.
     fn put(&self, bans: Vec<Ban>);
-    /// Lifts a ban that was put into force.
-    fn lift(&self, ban: &Ban);
+    /// Lifts the ban of a subject by its source, on these ports or any, and says why.
+    fn lift(&self, subject: BanTarget, producer: &BanSource, scope: Option<&PortSet>, why: &str);
 }
 
 type Key = (String, BanTarget);
@@ -76,7 +79,9 @@ pub struct IgnoreChecks {
     /// No jail has such a command: nobody who bans takes a lock.
     is_idle: AtomicBool,
     is_over: AtomicBool,
-    bans: Box<dyn Waited>,
+    bans: Arc<dyn Waited>,
+    /// Whom jails ignore by name, of whom no command is asked.
+    names: Arc<IgnoredNames>,
     /// Held from when bans are taken out of the table until they are in force: who lifts
     /// one finds it there.
     order: Mutex<()>,
@@ -95,8 +100,13 @@ fn about(jail: &str) -> String {
 
 impl IgnoreChecks {
     /// Nobody is asked about yet. Bans that have waited go to `bans`.
-    pub(crate) fn new(events: Arc<Events>, alerts: Arc<Alerts>, bans: Box<dyn Waited>) -> Self {
+    pub(crate) fn new(events: Arc<Events>, alerts: Arc<Alerts>, bans: Arc<dyn Waited>) -> Self {
+        let from = bans.clone();
+        let lift = move |jail: &str, subject, why: &str| {
+            from.lift(subject, &BanSource::Jail(jail.to_owned()), None, why);
+        };
         Self {
+            names: Arc::new(IgnoredNames::new(alerts.clone(), Box::new(lift))),
             table: Mutex::default(),
             work: Condvar::new(),
             is_idle: AtomicBool::new(true),
@@ -109,8 +119,9 @@ impl IgnoreChecks {
         }
     }
 
-    /// Asks by the commands of these jails from now on.
+    /// Asks by the commands of these jails from now on, and looks up the names that they have.
     pub fn run(self: &Arc<Self>, jails: &[JailConfig]) {
+        self.names.run(jails);
         let commands: HashMap<_, _> = jails
             .iter()
             .filter_map(|jail| Some((jail.name.clone(), Arc::new(jail.ignore_command.clone()?))))
@@ -196,7 +207,14 @@ impl IgnoreChecks {
 
     /// Of bans that are due, those that come into force now: not those of who is to be
     /// ignored, and not yet those of who is asked about.
-    pub fn admit(&self, bans: Vec<Ban>) -> Vec<Ban> {
+    pub fn admit(&self, mut bans: Vec<Ban>) -> Vec<Ban> {
+        bans.retain(|ban| match self.name_that_spares(ban) {
+            None => true,
+            Some(name) => {
+                self.tell(ban, &format!("ignoreip has {name}, whose address it is"));
+                false
+            }
+        });
         if self.is_idle.load(Relaxed) {
             return bans;
         }
@@ -223,12 +241,19 @@ impl IgnoreChecks {
         }
         table.due.extend(due);
         drop(table);
-        ignored.iter().for_each(|ban| self.tell(ban));
+        ignored.iter().for_each(|ban| self.tell(ban, SAYS_SO));
         now
     }
 
-    fn tell(&self, ban: &Ban) {
-        let reason = format!("not banned ({}): ignorecommand says so", ban.reason);
+    fn name_that_spares(&self, ban: &Ban) -> Option<HostName> {
+        match &ban.producer {
+            BanSource::Jail(jail) => self.names.spares(jail, ban.subject),
+            _ => None,
+        }
+    }
+
+    fn tell(&self, ban: &Ban, why: &str) {
+        let reason = format!("not banned ({}): {why}", ban.reason);
         let event = Event::new(Kind::Allow, jiff::Timestamp::now(), reason);
         self.events
             .tell(&event.about(ban.subject.prefix()).by(&ban.producer));
@@ -284,11 +309,13 @@ impl IgnoreChecks {
         if let Some(ban) = in_force {
             // Another thread may be about to put it into force.
             let order = lock(&self.order);
-            self.bans.lift(&ban);
+            let why = "ignorecommand says so, later than the ban could wait";
+            self.bans
+                .lift(ban.subject, &ban.producer, Some(&ban.scope), why);
             drop(order);
         }
         if let Some((ban, _)) = waits {
-            self.tell(&ban);
+            self.tell(&ban, SAYS_SO);
         }
     }
 
@@ -333,6 +360,7 @@ impl IgnoreChecks {
 
     /// Ends the threads; bans that wait come into force.
     pub fn stop(&self) {
+        self.names.stop();
         self.is_over.store(true, Relaxed);
         self.work.notify_all();
         let threads = std::mem::take(&mut *lock(&self.threads));

@@ -27,7 +27,7 @@ use weir_config::{
 };
 use weir_core::{
     Action, PortSet, Prefix, PrefixSet,
-    detect::{Definition, JournalMatch, Program},
+    detect::{Definition, HostName, JournalMatch, Program},
     policy::JailLimits,
 };
 
@@ -162,6 +162,8 @@ pub struct JailConfig {
     pub action: Action,
     /// Prefixes whose findings this jail ignores.
     pub ignore: PrefixSet,
+    /// Hosts that this jail does not ban, whatever addresses they have.
+    pub ignore_names: Vec<HostName>,
     /// The zone of stamps that name none; the host's if `None`.
     pub time_zone: Option<TimeZone>,
     /// What is done with host names that its filter finds.
@@ -356,6 +358,7 @@ pub(crate) fn read(
                 scope,
                 action,
                 ignore,
+                ignore_names: Vec::new(),
                 time_zone,
                 use_dns: use_dns.unwrap_or_default(),
                 ignore_command: None,

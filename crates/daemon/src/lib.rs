@@ -3,11 +3,12 @@
 //! `access` (exemptions, lists, geofence) · `balance` (pools, health checks, the proxy) ·
 //! `vips` (virtual addresses that this host announces, VRRP) · `identity` (which programs
 //! may talk to whom) · `interfaces` (those that are protected) · `store` · `fail2ban`
-//! (another program's jails) · `actions` and `ignore_command` (their commands). `real_side` is
-//! what `weir real-side` does on a real, without a daemon, `options` what `weir options inject`
-//! does. What joins them: `config` (what was typed → checked) · `service` (what happens on
-//! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages in
-//! data-path order). `host` is what all of them ask of this host.
+//! (another program's jails) · `actions` and `ignore_command` (their commands) ·
+//! `ignored_names` (whom they ignore by name). `real_side` is what `weir real-side` does on
+//! a real, without a daemon, `options` what `weir options inject` does. What joins them:
+//! `config` (what was typed → checked) · `service` (what happens on request) · `log_worker`
+//! (from the log line to the ban) · `api` · `run` (the stages in data-path order). `host` is
+//! what all of them ask of this host.
 #![deny(missing_docs)]
 
 pub mod access;
@@ -29,6 +30,7 @@ pub mod file_users;
 pub mod host;
 pub mod identity;
 pub mod ignore_command;
+mod ignored_names;
 pub mod instance;
 pub mod interfaces;
 pub mod jails;

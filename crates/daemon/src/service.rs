@@ -20,7 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Ban, BanSource, BanTarget, policy::Ledger};
+use weir_core::{AddrError, Ban, BanSource, BanTarget, PortSet, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -221,7 +221,7 @@ impl Service {
         let ignore_checks = Arc::new(IgnoreChecks::new(
             events.clone(),
             alerts.clone(),
-            Box::new(WaitedBans(later.clone())),
+            Arc::new(WaitedBans(later.clone())),
         ));
         let bans = Arc::new(Bans::new(
             backend.clone(),
@@ -401,14 +401,11 @@ impl Waited for WaitedBans {
         }
     }
 
-    fn lift(&self, ban: &Ban) {
+    fn lift(&self, subject: BanTarget, producer: &BanSource, scope: Option<&PortSet>, why: &str) {
         let Some(from) = self.bans() else {
             return;
         };
-        let why = "ignorecommand says so, later than the ban could wait";
-        let lifted = from.lift(ban.subject, Some(&ban.producer), Some(&ban.scope), why);
-        if let Err(error) = lifted {
-            let subject = ban.subject;
+        if let Err(error) = from.lift(subject, Some(producer), scope, why) {
             tracing::error!("{subject} is to be ignored and its ban cannot be lifted: {error}");
         }
     }

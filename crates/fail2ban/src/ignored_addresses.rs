@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::Prefix;
+use weir_core::{Prefix, detect::HostName};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -44,16 +44,25 @@ pub(crate) fn cache_time(text: Option<&Text>) -> Result<Duration, Error> {
     Ok(time)
 }
 
-/// The addresses and networks of an `ignoreip`, those of the files that it names included,
-/// and what of it is no address: names of hosts are not asked.
+/// The most host names of one jail: each is looked up again and again.
+const MAX_NAMES: usize = 100;
+
+/// Whom an `ignoreip` names, in the files that it names as well.
+#[derive(Default)]
+pub(crate) struct Ignored {
+    /// Addresses and networks.
+    pub prefixes: Vec<Prefix>,
+    /// Hosts, whose addresses are to be looked up.
+    pub names: Vec<HostName>,
+    /// Words that are neither, and names beyond the bound.
+    pub left_out: Vec<Error>,
+}
+
+/// Reads an `ignoreip`.
 ///
 /// # Errors
 /// A network that is none, or a file that cannot be read.
-pub(crate) fn addresses(
-    files: &dyn Files,
-    root: &Path,
-    text: &Text,
-) -> Result<(Vec<Prefix>, Vec<Error>), Error> {
+pub(crate) fn read(files: &dyn Files, root: &Path, text: &Text) -> Result<Ignored, Error> {
     let mut ignored = Ignored::default();
     for line in &text.lines {
         let at = Text::new(line.text.clone(), line.place.clone());
@@ -73,18 +82,12 @@ pub(crate) fn addresses(
             }
         }
     }
-    Ok((ignored.prefixes, ignored.left_out))
+    Ok(ignored)
 }
 
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split([' ', ',', '\t']).map(str::trim);
     words.filter(|word| !word.is_empty())
-}
-
-#[derive(Default)]
-struct Ignored {
-    prefixes: Vec<Prefix>,
-    left_out: Vec<Error>,
 }
 
 impl Ignored {
@@ -105,12 +108,24 @@ impl Ignored {
                 };
                 return Err(wrong(format!("no network; allowed behind /: {lengths}")));
             }
-            (None, Err(_)) => {
-                let error = wrong("no address; names are not looked up".to_owned());
-                self.left_out.push(error);
-            }
+            (None, Err(_)) => self.add_name(word, wrong),
         }
         Ok(())
+    }
+
+    fn add_name(&mut self, word: &str, wrong: impl Fn(String) -> Error) {
+        let Ok(name) = HostName::new(word.as_bytes()) else {
+            let error = wrong("no address, and no name of a host".to_owned());
+            return self.left_out.push(error);
+        };
+        if self.names.contains(&name) {
+            return;
+        }
+        if self.names.len() >= MAX_NAMES {
+            let what = format!("one host name more than a jail may have; allowed: {MAX_NAMES}");
+            return self.left_out.push(wrong(what));
+        }
+        self.names.push(name);
     }
 }
 

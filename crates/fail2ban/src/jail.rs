@@ -6,7 +6,7 @@ mod unknown;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use weir_core::Prefix;
+use weir_core::{Prefix, detect::HostName};
 
 use crate::{
     action_command::Script,
@@ -119,6 +119,8 @@ pub struct Jail {
     pub ignore_command: Option<(Script, Duration)>,
     /// The addresses and networks that the jail never bans.
     pub ignore: Vec<Prefix>,
+    /// The hosts that the jail never bans, whatever addresses they have.
+    pub ignore_names: Vec<HostName>,
     /// What becomes of host names.
     pub use_dns: UseDns,
     /// The zone of stamps that name none, as `UTC+0200`.

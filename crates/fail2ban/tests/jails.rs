@@ -105,7 +105,7 @@ fn an_enabled_jail_is_what_its_files_say() {
 #[test]
 fn local_changes_win() {
     let jails = load(
-        "[DEFAULT]\nbantime = 1d12h\nignoreip = 127.0.0.1/8 ::1,\n  192.0.2.0/255.255.255.0 file:///f/nets friend.example\n\
+        "[DEFAULT]\nbantime = 1d12h\nignoreip = 127.0.0.1/8 ::1,\n  192.0.2.0/255.255.255.0 file:///f/nets Friend.example friend!\n\
          action = %(action_mw)s\nbantime.increment = yes\nbantime.maxtime = 3d\nbantime.rndtime = 10m\n\
          [shop]\nenabled = 1\nmode = hard\nmaxretry = 2\nfindtime = 1h\nlogtimezone = UTC+0200\n\
          failregex = %(known/failregex)s\n  ^mine <HOST>$\nusedns = no\nignorecommand = /bin/x <ip>\n\
@@ -150,6 +150,8 @@ fn local_changes_win() {
     assert_eq!(ignored, expected);
     assert_eq!(jail.time_zone.as_deref(), Some("UTC+0200"));
     let ActionKind::Ban { ports, action } = &jail.actions[0].kind else {
+    let names: Vec<_> = jail.ignore_names.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["friend.example"]);
         panic!("{:?}", jail.actions);
     };
     assert_eq!(
@@ -158,7 +160,7 @@ fn local_changes_win() {
     );
     assert_eq!(
         notes(jail),
-        ["/f/jail.local:4: ignoreip: friend.example is no address; names are not looked up",]
+        ["/f/jail.local:4: ignoreip: friend! is no address, and no name of a host"]
     );
 }
 
@@ -308,6 +310,21 @@ fn mistakes_of_ports_actions_and_networks_have_their_own_lines() {
 fn a_jail_that_is_neither_on_nor_off_is_a_mistake() {
     let why = broken("[shop]\nenabled = ture\n");
     assert_eq!(why, "/f/jail.local:2: enabled = ture; allowed: true, false");
+}
+
+#[test]
+fn a_jail_ignores_so_many_names_at_most() {
+    let names: Vec<_> = (0..102).map(|n| format!("h{n}.example")).collect();
+    let ignoreip = names.join(" ");
+    let jails = load(&format!(
+        "[shop]\nenabled = true\nignoreip = {ignoreip} h0.example\n"
+    ));
+    let jail = &jails.jails[0];
+    assert_eq!(jail.ignore_names.len(), 100);
+    let expected = ["h100", "h101"].map(|name| {
+        format!("/f/jail.local:3: ignoreip: {name}.example is one host name more than a jail may have; allowed: 100")
+    });
+    assert_eq!(notes(jail), expected);
 }
 
 #[test]

@@ -328,9 +328,11 @@ fn get(
         ["journalmatch"] => Ok(journal_matches(jail)),
         // This host's addresses are exempt, whatever a jail says.
         ["ignoreself"] => Ok(Reply::Bool(true)),
-        ["ignoreip"] => Ok(Reply::texts(
-            jail.ignore.iter().map(|prefix| prefix.to_string()),
-        )),
+        ["ignoreip"] => {
+            let prefixes = jail.ignore.iter().map(|prefix| prefix.to_string());
+            let names = jail.ignore_names.iter().map(ToString::to_string);
+            Ok(Reply::texts(prefixes.chain(names)))
+        }
         ["failregex"] => Ok(Reply::texts(patterns(config, jail))),
         ["actions"] => Ok(Reply::texts(jail.action_names())),
         ["maxlines"] => {

@@ -3,8 +3,6 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use weir_core::Prefix;
-
 use super::{InJail, Jail, Log, Reader};
 use crate::{
     action_command::{self, Script},
@@ -16,7 +14,8 @@ use crate::{
     expression,
     filter_files::wrong,
     filter_source::{FilterSource, UseDns},
-    ignored_addresses, ini, parameters,
+    ignored_addresses::{self, Ignored},
+    ini, parameters,
     text::Text,
     unknown_names,
 };
@@ -182,8 +181,8 @@ impl Reader<'_> {
         if let Some(encoding) = settings.encoding()? {
             filter.logencoding = Some(encoding);
         }
-        let (ignore, left_out) = self.ignored(&settings)?;
-        limits.extend(left_out);
+        let ignored = self.ignored(&settings)?;
+        limits.extend(ignored.left_out);
         let actions = self.actions(name, &settings)?;
         limits.extend(actions.iter().flat_map(|action| action.left_out.clone()));
         let never_captured = actions.iter().flat_map(|one| never_captured(one, &filter));
@@ -200,7 +199,8 @@ impl Reader<'_> {
             random_time: increments.random,
             counts_all_jails: increments.counts_all_jails,
             ignore_command,
-            ignore,
+            ignore: ignored.prefixes,
+            ignore_names: ignored.names,
             time_zone: settings.get("logtimezone").map(Text::joined),
             notifies_only: notifies_only(&actions),
             max_matches: settings.max_matches(max_retry)?,
@@ -220,11 +220,11 @@ impl Reader<'_> {
         }
     }
 
-    /// The addresses of `ignoreip`, and what of it is left out.
-    fn ignored(&self, settings: &Settings<'_>) -> Result<(Vec<Prefix>, Vec<Error>), Error> {
+    /// The addresses and hosts of `ignoreip`.
+    fn ignored(&self, settings: &Settings<'_>) -> Result<Ignored, Error> {
         match settings.get("ignoreip") {
-            None => Ok(Default::default()),
-            Some(text) => ignored_addresses::addresses(self.files, self.root, text),
+            None => Ok(Ignored::default()),
+            Some(text) => ignored_addresses::read(self.files, self.root, text),
         }
     }
 

@@ -1,0 +1,178 @@
+use super::*;
+use crate::config::tests::check;
+
+const JAILS: &str = "[jail.one]\nfilter = \"sshd\"\nipv6_prefix = 64\n\
+    [jail.two]\nfilter = \"sshd\"\nipv6_prefix = 128\n";
+
+fn name(text: &str) -> HostName {
+    HostName::new(text.as_bytes()).unwrap()
+}
+
+fn target(text: &str) -> BanTarget {
+    text.parse().unwrap()
+}
+
+/// Names without a resolver, and what was lifted.
+struct Asked {
+    names: Arc<IgnoredNames>,
+    alerts: Arc<Alerts>,
+    lifted: Arc<Mutex<Vec<String>>>,
+    jails: Vec<JailConfig>,
+}
+
+impl Asked {
+    /// Both jails ignore these names.
+    fn new(names: &[&str]) -> Self {
+        let mut jails = check(JAILS).unwrap().jails;
+        let all: Vec<_> = names.iter().map(|text| name(text)).collect();
+        for jail in &mut jails {
+            jail.ignore_names.clone_from(&all);
+        }
+        let alerts = Arc::new(Alerts::default());
+        let lifted = Arc::<Mutex<Vec<String>>>::default();
+        let to = lifted.clone();
+        let lift = move |jail: &str, subject: BanTarget, _: &str| {
+            to.lock().unwrap().push(format!("{jail} {subject}"));
+        };
+        let no_lookup = |_: &HostName| unreachable!("there is no thread");
+        let names = IgnoredNames::with(Box::new(no_lookup), alerts.clone(), Box::new(lift));
+        names.is_started.store(true, Relaxed);
+        let asked = Self {
+            names: Arc::new(names),
+            alerts,
+            lifted,
+            jails,
+        };
+        asked.names.run(&asked.jails);
+        asked
+    }
+
+    fn answered(&self, name_: &str, answer: Result<&[&str], &str>) {
+        let answer = match answer {
+            Ok(found) => Ok(found.iter().map(|addr| addr.parse().unwrap()).collect()),
+            Err(why) => Err(why.to_owned()),
+        };
+        self.names.answered(&name(name_), answer, Instant::now());
+    }
+
+    fn lifted(&self) -> Vec<String> {
+        std::mem::take(&mut self.lifted.lock().unwrap())
+    }
+
+    fn spares(&self, jail: &str, subject: &str) -> bool {
+        self.names.spares(jail, target(subject)).is_some()
+    }
+
+    fn alert(&self, name: &str) -> Option<String> {
+        let alerts = self.alerts.list().into_iter();
+        let about = about(&self::name(name));
+        let mut of_name = alerts.filter(|alert| alert.about == about);
+        of_name.next().map(|alert| alert.message)
+    }
+
+    /// When the name is looked up next.
+    fn due(&self, text: &str) -> Duration {
+        let due = self.names.state().known[&name(text)].due;
+        due.saturating_duration_since(Instant::now())
+    }
+}
+
+#[test]
+fn a_name_spares_the_addresses_that_it_has() {
+    let asked = Asked::new(&["home.example"]);
+    assert!(!asked.spares("one", "192.0.2.7"));
+    asked.answered("home.example", Ok(&["::ffff:192.0.2.7", "2001:db8::7"]));
+    for jail in ["one", "two"] {
+        assert!(asked.spares(jail, "192.0.2.7"), "{jail}");
+        assert!(asked.spares(jail, "2001:db8::7"), "{jail}");
+        assert!(asked.spares(jail, "2001:db8::/64"), "{jail}");
+        assert!(!asked.spares(jail, "2001:db8::8"), "{jail}");
+        assert!(!asked.spares(jail, "192.0.2.8"), "{jail}");
+    }
+    assert!(!asked.spares("three", "192.0.2.7"));
+    // Whoever was banned before is let in, by his network where the jail bans that.
+    assert_eq!(
+        asked.lifted(),
+        [
+            "one 192.0.2.7",
+            "one 2001:db8::7",
+            "one 2001:db8::/64",
+            "two 192.0.2.7",
+            "two 2001:db8::7",
+        ]
+    );
+    assert!(asked.due("home.example") > AGAIN - Duration::from_secs(9));
+
+    // The same again lifts nothing, for somebody may have banned by hand; what is new does.
+    asked.answered("home.example", Ok(&["192.0.2.7", "2001:db8::7"]));
+    assert_eq!(asked.lifted(), Vec::<String>::new());
+    asked.answered("home.example", Ok(&["192.0.2.9"]));
+    assert_eq!(asked.lifted(), ["one 192.0.2.9", "two 192.0.2.9"]);
+    assert!(asked.spares("one", "192.0.2.9") && !asked.spares("one", "192.0.2.7"));
+}
+
+#[test]
+fn what_nobody_answers_for_holds_on_and_is_an_alert() {
+    let asked = Asked::new(&["home.example"]);
+    asked.answered("home.example", Err("timeout"));
+    let alert = asked.alert("home.example").unwrap();
+    assert!(alert.contains("ignore nobody by it"), "{alert}");
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    assert_eq!(asked.alert("home.example"), None);
+    asked.answered("home.example", Err("timeout"));
+    let alert = asked.alert("home.example").unwrap();
+    assert!(
+        alert.contains("goes on to be ignored: [192.0.2.7]"),
+        "{alert}"
+    );
+    assert!(asked.spares("one", "192.0.2.7"));
+    assert!(asked.due("home.example") <= AGAIN_SOON);
+    // The answer that there is none is one.
+    asked.answered("home.example", Ok(&[]));
+    assert!(!asked.spares("one", "192.0.2.7"));
+    let alert = asked.alert("home.example").unwrap();
+    assert!(alert.contains("has no address"), "{alert}");
+}
+
+#[test]
+fn so_many_addresses_of_a_name_count_and_no_more() {
+    let asked = Asked::new(&["cloud.example"]);
+    let many: Vec<_> = (0..40).map(|n| format!("192.0.2.{n}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    asked.answered("cloud.example", Ok(&many));
+    let spared = many.iter().filter(|addr| asked.spares("one", addr)).count();
+    assert_eq!(spared, MAX_ADDRESSES);
+    let alert = asked.alert("cloud.example").unwrap();
+    assert!(alert.contains("24 addresses more than the 16"), "{alert}");
+}
+
+#[test]
+fn a_reload_forgets_names_and_lifts_for_a_jail_that_comes_to_one() {
+    let mut asked = Asked::new(&["home.example", "gone.example"]);
+    asked.jails[1].ignore_names.clear();
+    asked.names.run(&asked.jails);
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    asked.answered("gone.example", Ok(&[]));
+    assert_eq!(asked.lifted(), ["one 192.0.2.7"]);
+    assert!(!asked.spares("two", "192.0.2.7"));
+    assert!(asked.alert("gone.example").is_some());
+
+    for jail in &mut asked.jails {
+        jail.ignore_names = vec![name("home.example")];
+    }
+    asked.names.run(&asked.jails);
+    assert_eq!(asked.alert("gone.example"), None);
+    asked.answered("gone.example", Ok(&["192.0.2.8"]));
+    assert!(!asked.spares("one", "192.0.2.8"));
+    // What is known holds on while it is looked up anew.
+    assert!(asked.spares("one", "192.0.2.7") && asked.spares("two", "192.0.2.7"));
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    assert_eq!(asked.lifted(), ["one 192.0.2.7", "two 192.0.2.7"]);
+
+    for jail in &mut asked.jails {
+        jail.ignore_names.clear();
+    }
+    asked.names.run(&asked.jails);
+    assert!(!asked.spares("one", "192.0.2.7"));
+    assert!(asked.names.is_idle.load(Relaxed));
+}
