@@ -10,6 +10,8 @@ mod api;
 mod cli;
 #[path = "docs/dependencies.rs"]
 mod dependencies;
+#[path = "docs/fail2ban_settings.rs"]
+mod fail2ban_settings;
 #[path = "docs/help.rs"]
 mod help;
 #[path = "docs/imports.rs"]

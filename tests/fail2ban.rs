@@ -127,11 +127,13 @@ fn import_says_what_each_jail_becomes() {
         "[DEFAULT]\naction = %(action_mw)s\nignoreip = friend!\n[shop]\nenabled = true\nbantime = 2h\n\
          [twin]\nenabled = true\nfilter = nobody\nlogpath = /x\n",
     );
+    host.write("f/fail2ban.local", "[Definition]\nallowipv6 = no\n");
     let dir = host.path("f");
     let dir = dir.to_str().unwrap();
     let (code, dry) = host.ask(&["import", "fail2ban", dir, "--dry-run"]);
     assert_eq!(code, Some(1), "{dry}");
     for line in [
+        "not honoured: {dir}/f/fail2ban.local:2: allowipv6 = no has no effect: weir bans IPv6 as it does IPv4",
         "shop: filter shop reads {dir}/shop.log; 3 failures in 10m ban 80/tcp,443/tcp for 2h (reject), and runs mail-whois",
         "  not honoured: {dir}/f/jail.local:3: ignoreip: friend! is no address, and no name of a host",
         "twin: NOT RUN: {dir}/f/jail.local:9: filter nobody: {dir}/f/filter.d/nobody.conf: there is no such file",
@@ -155,7 +157,11 @@ fn import_says_what_each_jail_becomes() {
     let (code, said) = host.ask(&["check"]);
     assert_eq!(code, Some(1), "{said}");
     let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    for expected in ["jail twin is not run", "jail.local:3: ignoreip"] {
+    for expected in [
+        "jail twin is not run",
+        "jail.local:3: ignoreip",
+        "fail2ban.local:2: allowipv6 = no has no effect",
+    ] {
         assert!(flat.contains(expected), "{expected}: {said}");
     }
     let (code, said) = host.ask(&["import", "fail2ban", "/nowhere"]);

@@ -24,7 +24,7 @@ use weir_core::{
     detect::JournalMatch,
     policy::{BanTime, JailLimits, format_duration},
 };
-use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes};
+use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes, server_limits};
 
 pub use crate::fail2ban_journal::read_journal;
 use crate::{
@@ -69,6 +69,8 @@ pub struct Fail2ban {
     pub broken: Vec<(String, String)>,
     /// Settings that are not honoured, by jail, each with file and line.
     pub notes: Vec<(String, String)>,
+    /// The same of Fail2ban's server, in fail2ban.conf.
+    pub server_notes: Vec<String>,
     /// The names of the jails that read Fail2ban's own log, and so count bans (`recidive`).
     pub count_bans: Vec<String>,
     /// How many jails are there and not enabled.
@@ -135,7 +137,8 @@ pub(crate) fn read(
             jail.name
         )
     }));
-    let notes = grouped(&read.notes);
+    let mut notes = read.server_notes.clone();
+    notes.extend(grouped(&read.notes));
     warnings.extend(notes.into_iter().map(|note| format!("[fail2ban]: {note}")));
     for mut jail in std::mem::take(&mut read.jails) {
         if jails.iter().any(|own| own.name == jail.name) {
@@ -213,10 +216,13 @@ pub fn missing_logs<'a>(
 /// # Errors
 /// There is no jail.conf, or a mistake in it or in a file that goes with it.
 pub fn found(dir: &Path, host: &dyn HostFacts) -> Result<Fail2ban, weir_fail2ban::Error> {
-    let all = load_jails(host.fail2ban_files(), dir, &Facts(host))?;
+    let files = host.fail2ban_files();
+    let all = load_jails(files, dir, &Facts(host))?;
+    let server_limits = server_limits(files, dir)?.into_iter();
     let mut found = Fail2ban {
         path: dir.to_owned(),
-        database: weir_fail2ban::database(host.fail2ban_files(), dir)?,
+        database: weir_fail2ban::database(files, dir)?,
+        server_notes: server_limits.map(|limit| limit.to_string()).collect(),
         disabled: all.disabled,
         ..Fail2ban::default()
     };
@@ -323,13 +329,13 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
         scope,
         action,
         ignore: jail.ignore.iter().copied().collect(),
+        ignore_names: jail.ignore_names.clone(),
         time_zone,
         use_dns: match jail.use_dns {
             weir_fail2ban::UseDns::Yes => UseDns::Yes,
             weir_fail2ban::UseDns::Warn => UseDns::Warn,
             // A firewall bans addresses.
             weir_fail2ban::UseDns::No | weir_fail2ban::UseDns::Raw => UseDns::No,
-        ignore_names: jail.ignore_names.clone(),
         },
         ignore_command: jail
             .ignore_command

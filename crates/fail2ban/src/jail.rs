@@ -369,6 +369,10 @@ impl Reader<'_> {
         };
         let mut jail = self.with_settings(name, log, filter, &keys)?;
         jail.limits.extend(unknown);
+        if !is_journal {
+            jail.limits
+                .extend(log_paths::tail_limits(keys.get("logpath")));
+        }
         if jail.counts_bans && jail.log == Log::Journal {
             options.retain(|(key, _)| key != "logtype");
             options.push(("logtype".to_owned(), Text::parameter("file")));

@@ -1,6 +1,10 @@
 //! Where a jail's lines are, as its `backend` and `logpath` say.
 
-use crate::{error::Error, filter_files::wrong, text::Text};
+use crate::{
+    error::{Error, ErrorKind},
+    filter_files::wrong,
+    text::{Line, Text},
+};
 
 /// What a jail reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,17 @@ pub(crate) fn patterns(text: Option<&Text>) -> Vec<String> {
         .filter(|line| !line.text.is_empty())
         .map(|line| path(&line.text))
         .collect()
+}
+
+/// Of a log that is to be read from its end only (`tail`), that its end may be read back, too.
+pub(crate) fn tail_limits(text: Option<&Text>) -> Vec<Error> {
+    let lines = text.into_iter().flat_map(|text| &text.lines);
+    let tail = lines.filter(|line| matches!(line.text.rsplit_once(' '), Some((_, "tail"))));
+    let limit = |line: &Line| {
+        let message = "logpath … tail: failures within findtime before weir reads this log for the first time count as well";
+        Error::new(line.place.origin(), ErrorKind::Value, message)
+    };
+    tail.map(limit).collect()
 }
 
 /// The same, of which each has to begin at the root.

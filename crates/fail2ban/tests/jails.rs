@@ -5,7 +5,9 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Disk, Memory, installed, upstream};
-use weir_fail2ban::{ActionKind, Files, Jails, Log, LogFacts, LogType, UseDns, load_jails, notes};
+use weir_fail2ban::{
+    ActionKind, Files, Jails, Log, LogFacts, LogType, UseDns, load_jails, notes, server_limits,
+};
 
 /// A host with these logs.
 struct Logs {
@@ -35,7 +37,7 @@ const JAIL_CONF: &str = "[DEFAULT]\n\
     action_ = %(banaction)s[port=\"%(port)s\", protocol=\"%(protocol)s\", chain=\"%(chain)s\"]\n\
     action_mw = %(action_)s\n            sendmail-whois[dest=\"root\"]\n\
     action = %(action_)s\n\
-    [shop]\nport = http,https\nlogpath = /var/log/shop/*.log\n           /var/log/old.log tail\n\
+    [shop]\nport = http,https\nlogpath = /var/log/shop/*.log\n           /var/log/old.log head\n\
     [other]\nfilter = shop\nlogpath = /var/log/other\n";
 const FILTER: &str = "[INCLUDES]\nbefore = common.conf\n\
     [Definition]\nfailregex = ^%(__prefix)s<mode-<mode>> <HOST>$\nmode-normal = normal\nmode-hard = hard\n\
@@ -148,10 +150,10 @@ fn local_changes_win() {
         "192.0.2.9",
     ];
     assert_eq!(ignored, expected);
-    assert_eq!(jail.time_zone.as_deref(), Some("UTC+0200"));
-    let ActionKind::Ban { ports, action } = &jail.actions[0].kind else {
     let names: Vec<_> = jail.ignore_names.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["friend.example"]);
+    assert_eq!(jail.time_zone.as_deref(), Some("UTC+0200"));
+    let ActionKind::Ban { ports, action } = &jail.actions[0].kind else {
         panic!("{:?}", jail.actions);
     };
     assert_eq!(
@@ -225,6 +227,10 @@ fn names_that_nobody_asks_for_are_told() {
             "[shop]\nenabled = true\naction = iptables-multiport[prot=udp, blocktyp=DROP]\n",
             "/f/jail.local:3: action iptables-multiport: there is no parameter prot (did you mean port?)\n\
              /f/jail.local:3: action iptables-multiport: there is no parameter blocktyp (did you mean blocktype?)",
+        ),
+        (
+            "[shop]\nenabled = true\nlogpath = /a\n  /b tail\n",
+            "/f/jail.local:4: logpath … tail: failures within findtime before weir reads this log for the first time count as well",
         ),
         (
             "[shop]\nenabled = true\nbanaction = nftables[typ=multiport]\n",
@@ -307,12 +313,6 @@ fn mistakes_of_ports_actions_and_networks_have_their_own_lines() {
 }
 
 #[test]
-fn a_jail_that_is_neither_on_nor_off_is_a_mistake() {
-    let why = broken("[shop]\nenabled = ture\n");
-    assert_eq!(why, "/f/jail.local:2: enabled = ture; allowed: true, false");
-}
-
-#[test]
 fn a_jail_ignores_so_many_names_at_most() {
     let names: Vec<_> = (0..102).map(|n| format!("h{n}.example")).collect();
     let ignoreip = names.join(" ");
@@ -325,6 +325,12 @@ fn a_jail_ignores_so_many_names_at_most() {
         format!("/f/jail.local:3: ignoreip: {name}.example is one host name more than a jail may have; allowed: 100")
     });
     assert_eq!(notes(jail), expected);
+}
+
+#[test]
+fn a_jail_that_is_neither_on_nor_off_is_a_mistake() {
+    let why = broken("[shop]\nenabled = ture\n");
+    assert_eq!(why, "/f/jail.local:2: enabled = ture; allowed: true, false");
 }
 
 #[test]
@@ -548,4 +554,35 @@ fn the_filters_of_every_jail_of_fail2bans_repository_are_there() {
         assert!(is_action || name == "pass2allow-ftp", "{name}: {error}");
     }
     assert!(jails.jails.len() + jails.broken.len() > 90);
+}
+
+#[test]
+fn settings_of_the_server_that_weir_does_not_go_by_are_told() {
+    let limits = |text: &str| {
+        let files = Memory::new(&[
+            (
+                "/f/fail2ban.conf",
+                "[DEFAULT]\nloglevel = INFO\ndbpurgeage = 1d\nallowipv6 = auto\n[Definition]\n[Thread]\n#stacksize = 0\n",
+            ),
+            ("/f/fail2ban.local", text),
+        ]);
+        let limits = server_limits(&files, Path::new("/f")).unwrap();
+        limits.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // What means the same is no change.
+    let same = "[DEFAULT]\nloglevel = info\ndbpurgeage = 86400\ndbfile = /x\nlogtarget = /y\n";
+    assert_eq!(limits(same), Vec::<String>::new());
+    assert_eq!(
+        limits(
+            "[Definition]\ndbpurgeage = 30d\nallowipv6 = no\nlogtargt = /x\n[Thread]\nstacksize = 32\n"
+        ),
+        [
+            "/f/fail2ban.local:2: dbpurgeage = 30d has no effect: keep_history of weir.toml says how long past bans are known",
+            "/f/fail2ban.local:3: allowipv6 = no has no effect: weir bans IPv6 as it does IPv4",
+            "/f/fail2ban.local:6: stacksize = 32 has no effect: weir's threads have stacks of their own size",
+            "/f/fail2ban.local:4: logtargt: there is no such key (did you mean logtarget?)",
+        ]
+    );
+    let Some(root) = installed() else { return };
+    assert_eq!(server_limits(&Disk, &root).unwrap(), []);
 }

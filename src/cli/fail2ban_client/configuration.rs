@@ -30,7 +30,8 @@ pub fn read(path: &Path) -> anyhow::Result<Configured> {
     let (jails, broken, warnings) = match path.join("jail.conf").exists() {
         true => {
             let found = fail2ban::found(path, &Host)?;
-            let mut warnings = fail2ban::grouped(&found.notes);
+            let mut warnings = found.server_notes;
+            warnings.extend(fail2ban::grouped(&found.notes));
             warnings.extend(fail2ban::missing_logs(&found.jails, &Host));
             (found.jails, found.broken, warnings)
         }

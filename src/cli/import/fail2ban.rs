@@ -76,6 +76,8 @@ fn report(found: &Fail2ban) -> Vec<String> {
     let common = fail2ban::grouped(&found.notes).into_iter();
     let common = common.filter(|note| !note.starts_with("jail "));
     lines.extend(common.map(|note| format!("not honoured by {note}")));
+    let of_server = found.server_notes.iter();
+    lines.extend(of_server.map(|note| format!("not honoured: {note}")));
     for (name, why) in &found.broken {
         lines.push(format!("{name}: NOT RUN: {why}"));
     }
