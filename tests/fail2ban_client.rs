@@ -89,6 +89,18 @@ fn the_front_end_prints_what_fail2ban_would() {
     banned.sort_unstable();
     assert_eq!(banned, [V6_NETWORK, V4]);
 
+    let short = STATUS.replace(
+        "   |- Total banned:\t2\n   `- Banned IP list:\t",
+        "   `- Total banned:\t2",
+    );
+    prints(&host, &["status", "sshd", "short"], &short);
+    prints(&host, &["echo", "a", "b"], "a b");
+    prints(
+        &host,
+        &["get", "dbpurgeage"],
+        "Current database purge age is:\n`- 2592000seconds",
+    );
+    prints(&host, &["get", "sshd", "bantime.increment"], "False");
     prints(&host, &["get", "sshd", "bantime"], "600");
     prints(&host, &["get", "second", "bantime"], "-1");
     prints(&host, &["get", "sshd", "maxretry"], "2");
@@ -121,6 +133,22 @@ fn the_front_end_prints_what_fail2ban_would() {
         line.starts_with(&format!("{V4} \t20")) && line.contains(" + 600 = 20"),
         "{line}"
     );
+
+    // Failures that a person tells of; two are a ban, by IPv6 of the network.
+    prints(&host, &["set", "sshd", "attempt", "203.0.113.61"], "1");
+    prints(&host, &["get", "sshd", "banned", "203.0.113.61"], "0");
+    prints(&host, &["set", "sshd", "attempt", "203.0.113.61"], "1");
+    let two = ["set", "sshd", "attempt", "2001:db8:61::1", "one", "two"];
+    prints(&host, &two, "1");
+    for (who, banned) in [
+        ("203.0.113.61", "203.0.113.61"),
+        ("2001:db8:61::1", "2001:db8:61::/64"),
+    ] {
+        prints(&host, &["get", "sshd", "banned", who], "1");
+        prints(&host, &["set", "sshd", "unbanip", banned], "1");
+    }
+    let why = host.json(&["why", "2001:db8:61::1"]).to_string();
+    assert!(why.contains("2 failures"), "{why}");
 
     // Both families, by the address that a person would type.
     prints(&host, &["set", "sshd", "unbanip", V6], "1");
@@ -272,9 +300,15 @@ fn the_front_end_says_what_it_cannot_do() {
             "does not ignore 192.0.2.1",
         ),
         (&["set", "nginx", "maxretry", "3"], "does not exist"),
-        (&["get", "sshd", "datepattern"], "weir has no answer"),
+        (&["get", "sshd", "actionmethods"], "weir has no answer"),
+        (&["status", "sshd", "cymru"], "allowed: basic, short"),
         (&["stop"], "systemctl"),
         (&["nonsense"], "Invalid command"),
+        (&["set", "sshd", "attempt", "example.org"], "example.org"),
+        (
+            &["set", "second", "attempt", "192.0.2.7"],
+            "jail second ignores 192.0.2.0/24",
+        ),
         (&["set", "sshd", "banip", "example.org"], "example.org"),
         (
             &["set", "sshd", "banip", "198.51.100.7"],
@@ -316,6 +350,15 @@ fn fail2bans_own_client_is_answered() {
         &["version"],
         &["status"],
         &["status", "sshd"],
+        &["status", "sshd", "short"],
+        &["echo", "a", "b"],
+        &["get", "dbpurgeage"],
+        &["get", "sshd", "datepattern"],
+        &["get", "sshd", "ignorecommand"],
+        &["get", "sshd", "ignoreregex"],
+        &["get", "sshd", "logencoding"],
+        &["get", "sshd", "logtimezone"],
+        &["get", "sshd", "prefregex"],
         &["banned"],
         &["banned", V4, V6],
         &["get", "sshd", "banip"],

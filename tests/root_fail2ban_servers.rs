@@ -234,7 +234,8 @@ fn root_stock_jails_of_real_servers_ban_who_guesses_and_who_comes_again() {
             (&"20-21/tcp,989-990/tcp".into(), &"reject".into())
         );
         let left = ban["remaining_seconds"].as_u64().unwrap();
-        assert!((500..=600).contains(&left), "{ban}");
+        // The kernel's clock ends it up to a jiffy later.
+        assert!((500..=601).contains(&left), "{ban}");
         assert!(!net.connects(who, at(who, FTP)));
         assert_eq!(get(&net, who, "right"), Some(200));
         net.serves(CUSTOMER[family], at(who, FTP));

@@ -16,12 +16,13 @@ const FAILED: u8 = 255;
 
 /// Commands of fail2ban-client, answered by weir for its jails
 ///
-/// ping, version, status [--all|JAIL], stats, banned [IP...], unban --all|IP...,
+/// ping, version, status [--all|JAIL] [short], stats, banned [IP...], unban --all|IP...,
 /// reload [--unban] [JAIL], flushlogs, -t, -d,
 /// get JAIL banip|banned|bantime|findtime|maxretry|maxlines|usedns,
-/// get JAIL logpath|journalmatch|ignoreip|failregex|actions,
+/// get JAIL logpath|logencoding|logtimezone|journalmatch|ignoreip|ignorecommand|actions,
+/// get JAIL prefregex|failregex|ignoreregex|datepattern,
 /// set JAIL banip|unbanip|addignoreip|delignoreip IP...,
-/// set JAIL bantime|findtime TIME, set JAIL maxretry N
+/// set JAIL attempt IP [LINE...], set JAIL bantime|findtime TIME, set JAIL maxretry N
 #[derive(Parser)]
 #[command(name = "fail2ban-client", disable_version_flag = true)]
 pub struct Args {
@@ -189,7 +190,22 @@ fn words(command: &[&str], reply: &Value) -> String {
             "No IP address/network is ignored",
             "These IP addresses/networks are ignored:",
         ),
-        ["get", _, "failregex"] => {
+        ["echo", ..] => texts(reply).join(" "),
+        ["get", "dbpurgeage"] => {
+            format!("Current database purge age is:\n`- {}seconds", text(reply))
+        }
+        ["get", _, "logencoding"] => {
+            format!("Current log encoding is set to:\n{}", text(reply))
+        }
+        ["get", _, "datepattern"] => {
+            let what = match values(reply) {
+                [Value::Null, form] => text(form),
+                [pattern, form] => format!("{} ({})", text(pattern), text(form)),
+                _ => "Not set/required".to_owned(),
+            };
+            format!("Current date pattern set to: {what}")
+        }
+        ["get", _, "failregex" | "ignoreregex"] => {
             let numbered = texts(reply).into_iter().enumerate();
             let numbered = numbered.map(|(number, one)| format!("[{number}]: {one}"));
             listed(

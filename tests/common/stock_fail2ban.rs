@@ -68,7 +68,26 @@ impl Drop for Fail2ban<'_> {
     }
 }
 
-/// Waits until weir, which `ours` asks, and Fail2ban have the same to say of a jail.
+/// What is known of a jail besides its bans.
+const SETTINGS: [&str; 14] = [
+    "bantime",
+    "datepattern",
+    "failregex",
+    "findtime",
+    "ignorecommand",
+    "ignoreip",
+    "ignoreregex",
+    "ignoreself",
+    "logpath",
+    "logtimezone",
+    "maxlines",
+    "maxretry",
+    "prefregex",
+    "usedns",
+];
+
+/// Waits until weir, which `ours` asks, and Fail2ban have the same to say of a jail's status,
+/// and holds what it goes by against each other.
 #[track_caller]
 pub fn prints_the_same(ours: impl Fn(&[&str]) -> String, theirs: &Fail2ban<'_>, jail: &str) {
     let shown = |status: String| {
@@ -92,4 +111,12 @@ pub fn prints_the_same(ours: impl Fn(&[&str]) -> String, theirs: &Fail2ban<'_>, 
         Ok((last.0 == last.1).then_some(()))
     });
     assert!(same.is_ok(), "{jail}: weir, and Fail2ban: {last:#?}");
+    for what in SETTINGS {
+        let command = ["get", jail, what];
+        // weir understands what an address is as later versions than Debian's do.
+        let theirs = theirs.ask(&command).replace("::?|::){1,7}", "::?|:){1,7}");
+        assert_eq!(ours(&command), theirs, "{command:?}");
+    }
+    let short = ["status", jail, "short"];
+    assert_eq!(ours(&short), theirs.ask(&short));
 }

@@ -8,9 +8,10 @@ use weir_core::{
     detect::{Context, Finding, HostName, Line, MAX_LINE, MAX_USER, Offender, when},
 };
 use weir_fail2ban::{
-    FilterSource, LogEncoding,
+    FilterSource, LogEncoding, Pattern, UseDns,
     date::Clock,
     matching::{self, Failure, Filter, GroupValues, IdKind, LogLine},
+    regex::expand_for_python,
 };
 
 /// As much of a line as is shown.
@@ -113,9 +114,32 @@ impl Fail2banFilter {
         &self.source
     }
 
-    /// Its expressions, with the tags of Fail2ban's language in them.
-    pub fn expressions(&self) -> impl Iterator<Item = &str> {
-        self.source.failregex.iter().map(|one| one.text.as_str())
+    /// Its expressions as Fail2ban hands them to Python.
+    pub fn failregex(&self) -> Vec<String> {
+        self.for_python(&self.source.failregex)
+    }
+
+    /// The same of what is no failure.
+    pub fn ignoreregex(&self) -> Vec<String> {
+        self.for_python(&self.source.ignoreregex)
+    }
+
+    /// The same of what every line must match.
+    pub fn prefregex(&self) -> Option<String> {
+        let prefregex = self.source.prefregex.as_ref()?;
+        self.for_python(std::slice::from_ref(prefregex)).pop()
+    }
+
+    fn for_python(&self, patterns: &[Pattern]) -> Vec<String> {
+        let names = self.source.usedns != Some(UseDns::No);
+        let expanded = |one: &Pattern| expand_for_python(&one.text, names);
+        patterns.iter().map(expanded).collect()
+    }
+
+    /// The forms of dates that it knows, as people are shown them.
+    pub fn date_forms(&self) -> Vec<String> {
+        let hits = self.filter.date_hits(&self.filter.trial_state());
+        hits.into_iter().map(|(form, _)| form).collect()
     }
 
     /// The state before the first line.

@@ -113,12 +113,14 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
     let questions = &handles.questions;
     match words[..] {
         ["ping"] => Ok("pong".into()),
+        ["echo", ref said @ ..] => Ok(Reply::texts(said.iter().map(|word| (*word).to_owned()))),
         ["version"] => Ok(VERSION.into()),
         ["status"] => Ok(Reply::List(overview(handles))),
-        ["status", "--all"] | ["status", "--all", "basic" | "short"] => {
+        ["status", "--all", ref flavour @ ..] => {
+            let is_short = is_short(flavour)?;
             let config = questions.config();
             let jails = config.jails.iter().map(|jail| {
-                let status = status(handles, &jail.name)?;
+                let status = status(handles, &jail.name, is_short)?;
                 Ok((jail.name.clone(), status))
             });
             let jails = jails.collect::<Result<_, Unanswered>>()?;
@@ -126,8 +128,7 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
             pairs.push(Reply::Map(jails));
             Ok(Reply::List(pairs))
         }
-        // Flavours of Fail2ban add columns (ASN, country) to the same numbers.
-        ["status", name] | ["status", name, "basic" | "short"] => status(handles, name),
+        ["status", name, ref flavour @ ..] => status(handles, name, is_short(flavour)?),
         ["banned"] => unban::banned(handles),
         ["banned", ref subjects @ ..] => {
             let holding = subjects
@@ -154,6 +155,7 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
             let file = questions.config().state_dir.join("weir.db");
             Ok(file.display().to_string().into())
         }
+        ["get", "dbpurgeage"] => Ok(questions.config().keep_history.time.as_secs().into()),
         ["get", name, ref what @ ..] => {
             let config = questions.config();
             get(handles, &config, jail(&config, name)?, what)
@@ -208,7 +210,19 @@ fn addresses(entries: &[Entry]) -> Vec<String> {
         .collect()
 }
 
-fn status(handles: &Handles, name: &str) -> Result<Reply, Unanswered> {
+/// Whether a status is to be without the list of who is banned.
+fn is_short(flavour: &[&str]) -> Result<bool, Unanswered> {
+    match flavour {
+        [] | ["basic"] => Ok(false),
+        ["short"] => Ok(true),
+        _ => Err(malformed(format!(
+            "there is no status {}; allowed: basic, short. weir geo ADDR says whose an address is",
+            short(flavour)
+        ))),
+    }
+}
+
+fn status(handles: &Handles, name: &str, is_short: bool) -> Result<Reply, Unanswered> {
     let config = handles.questions.config();
     let jail = jail(&config, name)?;
     let all = handles.questions.jails()?;
@@ -219,24 +233,18 @@ fn status(handles: &Handles, name: &str) -> Result<Reply, Unanswered> {
         SourceChoice::Journal => ("Journal matches", journal_matches(jail)),
         _ => ("File list", Reply::texts(log_paths(jail))),
     };
-    Ok(Reply::pairs([
-        (
-            "Filter",
-            Reply::pairs([
-                ("Currently failed", counts.tracked.into()),
-                ("Total failed", counts.findings.into()),
-                source,
-            ]),
-        ),
-        (
-            "Actions",
-            Reply::pairs([
-                ("Currently banned", banned.len().into()),
-                ("Total banned", counts.bans.into()),
-                ("Banned IP list", Reply::texts(banned)),
-            ]),
-        ),
-    ]))
+    let numbers: [(&str, Reply); 2] = [
+        ("Currently banned", banned.len().into()),
+        ("Total banned", counts.bans.into()),
+    ];
+    let list = (!is_short).then(|| ("Banned IP list", Reply::texts(banned)));
+    let filter = Reply::pairs([
+        ("Currently failed", counts.tracked.into()),
+        ("Total failed", counts.findings.into()),
+        source,
+    ]);
+    let actions = Reply::pairs(numbers.into_iter().chain(list));
+    Ok(Reply::pairs([("Filter", filter), ("Actions", actions)]))
 }
 
 /// How many jails there are, and their names.
@@ -294,6 +302,7 @@ fn get(
     jail: &JailConfig,
     what: &[&str],
 ) -> Result<Reply, Unanswered> {
+    let filter = jail.fail2ban.as_ref();
     match what {
         ["banip", "--with-time", ..] => {
             let entries = in_force(handles, &jail.name)?;
@@ -334,22 +343,76 @@ fn get(
             Ok(Reply::texts(prefixes.chain(names)))
         }
         ["failregex"] => Ok(Reply::texts(patterns(config, jail))),
-        ["actions"] => Ok(Reply::texts(jail.action_names())),
-        ["maxlines"] => {
-            let filter = jail.fail2ban.as_ref();
-            Ok(filter.map_or(1, |filter| filter.source().maxlines).into())
+        ["ignoreregex"] => Ok(Reply::texts(
+            filter.map_or(Vec::new(), |filter| filter.ignoreregex()),
+        )),
+        ["prefregex"] => {
+            let prefregex = filter.and_then(|filter| filter.prefregex());
+            Ok(prefregex.unwrap_or_default().into())
         }
+        ["datepattern"] => Ok(date_pattern(jail)),
+        ["logencoding"] => {
+            let encoding = filter.and_then(|filter| filter.source().logencoding.as_deref());
+            Ok(encoding
+                .filter(|word| *word != "auto")
+                .unwrap_or("UTF-8")
+                .into())
+        }
+        ["logtimezone"] => Ok(match &jail.time_zone {
+            Some(zone) => zone_name(zone).into(),
+            None => Reply::None,
+        }),
+        ["ignorecommand"] => Ok(match &jail.ignore_command {
+            Some(command) => command.script.text.as_str().into(),
+            None => "".into(),
+        }),
+        ["bantime.increment"] => Ok(Reply::Bool(
+            jail.limits.increment.is_some() || !jail.limits.ban_times.is_empty(),
+        )),
+        ["bantime.rndtime"] => Ok(jail.limits.random_time.as_secs().into()),
+        ["bantime.overalljails"] => Ok(Reply::Bool(jail.limits.counts_all_jails)),
+        ["actions"] => Ok(Reply::texts(jail.action_names())),
+        ["maxlines"] => Ok(filter.map_or(1, |filter| filter.source().maxlines).into()),
         _ => Err(malformed(format!(
-            "weir has no answer to get JAIL {}; it has: banip, banned, bantime, findtime, maxretry, usedns, logpath, journalmatch, ignoreself, ignoreip, failregex, maxlines, actions",
+            "weir has no answer to get JAIL {}; it has: banip, banned, bantime, bantime.increment, bantime.rndtime, bantime.overalljails, findtime, maxretry, usedns, logpath, logencoding, logtimezone, journalmatch, ignoreself, ignoreip, ignorecommand, prefregex, failregex, ignoreregex, datepattern, maxlines, actions",
             short(what)
         ))),
     }
 }
 
+/// The pattern of dates and its form, as Fail2ban tells them: no pattern where it has several
+/// forms, nothing where lines have their time from the journal.
+fn date_pattern(jail: &JailConfig) -> Reply {
+    let (Some(filter), SourceChoice::Files(_)) = (&jail.fail2ban, &jail.source) else {
+        return Reply::None;
+    };
+    let pattern = filter.source().datepattern.as_ref();
+    match (pattern, &filter.date_forms()[..]) {
+        (Some(pattern), [form] | [form, _]) => {
+            Reply::Tuple(vec![pattern.text.as_str().into(), form.as_str().into()])
+        }
+        _ => Reply::Tuple(vec![Reply::None, "Default Detectors".into()]),
+    }
+}
+
+/// As `logtimezone` has it: `UTC+0200`.
+fn zone_name(zone: &TimeZone) -> String {
+    if *zone == TimeZone::UTC {
+        return "UTC".to_owned();
+    }
+    let Ok(offset) = zone.to_fixed_offset() else {
+        return zone.iana_name().unwrap_or_default().to_owned();
+    };
+    let minutes = offset.seconds() / 60;
+    let sign = if minutes < 0 { '-' } else { '+' };
+    let minutes = minutes.abs();
+    format!("UTC{sign}{:02}{:02}", minutes / 60, minutes % 60)
+}
+
 /// The failures that the jail's filter looks for.
 fn patterns(config: &Config, jail: &JailConfig) -> Vec<String> {
     if let Some(filter) = &jail.fail2ban {
-        return filter.expressions().map(str::to_owned).collect();
+        return filter.failregex();
     }
     let own = config.filters.get(&jail.filter);
     let definition = own.or_else(|| Definition::builtin(&jail.filter));
@@ -384,6 +447,15 @@ fn set(handles: &Handles, jail: &JailConfig, what: &[&str]) -> Result<Reply, Una
             }
             Ok(subjects.len().into())
         }
+        ["attempt", subject, lines @ ..] => {
+            let prefix: Prefix = subject.parse().map_err(Refusal::from)?;
+            let lines = match lines {
+                [] => &["told by fail2ban-client"],
+                lines => lines,
+            };
+            handles.manual_bans.attempt(jail, prefix, lines)?;
+            Ok(1usize.into())
+        }
         ["unbanip", "--report-absent", subjects @ ..] if !subjects.is_empty() => {
             let mut lifted = 0;
             for subject in subjects {
@@ -402,7 +474,7 @@ fn set(handles: &Handles, jail: &JailConfig, what: &[&str]) -> Result<Reply, Una
             Ok(lifted.into())
         }
         _ => Err(malformed(format!(
-            "set JAIL {} is not weir's to do while it runs; it does banip, unbanip, bantime, findtime, maxretry, addignoreip and delignoreip: change the jail in its configuration, then reload",
+            "set JAIL {} is not weir's to do while it runs; it does attempt, banip, unbanip, bantime, findtime, maxretry, addignoreip and delignoreip: change the jail in its configuration, then reload",
             short(what)
         ))),
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use weir_core::{
     Action, Ban, BanSource, BanTarget, PortSet, Prefix, Until,
-    policy::{self, BanTime, Ledger},
+    policy::{self, BanTime, Ignored, Ledger, Outcome},
 };
 use weir_enforce::{Backend, Entry};
 
@@ -16,6 +16,7 @@ use crate::{
     config::Config,
     current::Current,
     jails::JailConfig,
+    judge::{Judge, Judgement, Offence, Suspect},
     store::{Detail, PORTION, Store, clock::Now},
 };
 
@@ -102,6 +103,45 @@ impl ManualBans {
             until,
             evidence: Vec::new(),
         })
+    }
+
+    /// Failures of an address that a person tells of, with a line each, count as those that
+    /// the jail finds, now: the last one that it takes makes the ban.
+    pub fn attempt(
+        &self,
+        jail: &JailConfig,
+        prefix: Prefix,
+        lines: &[&str],
+    ) -> Result<(), Refusal> {
+        self.refuse_exempt(BanTarget::new(prefix)?)?;
+        let ledger = self.ledger.get();
+        let Some(number) = ledger.jail(&jail.name) else {
+            let message = format!("jail {} does not run", jail.name);
+            return Err(Refusal::NotFound(message));
+        };
+        let (mut judge, now) = (Judge::new(&self.exempt), Timestamp::now());
+        let mut bans = Vec::new();
+        for line in lines {
+            let offence = Offence {
+                jail: number,
+                suspect: Suspect::Named(prefix),
+                line: line.as_bytes(),
+            };
+            match judge.judge(&ledger, offence, now) {
+                Judgement::Judged(Outcome::Ban(ban)) => bans.push(ban),
+                Judgement::Judged(Outcome::Ignored(Ignored::Listed(by))) => {
+                    let message = format!("jail {} ignores {by}", jail.name);
+                    return Err(Refusal::Malformed(message));
+                }
+                Judgement::HoldsExempt(inside) => {
+                    let message = format!("{prefix} holds {inside}, which is exempt");
+                    return Err(Refusal::Malformed(message));
+                }
+                _ => {}
+            }
+        }
+        self.bans.enforce(bans);
+        Ok(())
     }
 
     fn refuse_exempt(&self, subject: BanTarget) -> Result<(), Refusal> {

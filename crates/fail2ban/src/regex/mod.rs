@@ -22,7 +22,7 @@ pub use backtrack::{NONE, Scratch, Search};
 pub use linear::{CandidateCache, Candidates};
 pub use parse::{MAX_PATTERN, NO_BACKREF_BEHIND, RegexError};
 pub use specialize::Cases;
-pub use tags::expand;
+pub use tags::{expand, expand_for_python};
 
 use compile::Code;
 use parse::Parsed;

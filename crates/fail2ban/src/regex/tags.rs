@@ -72,6 +72,12 @@ pub fn expand(text: &str, names: bool) -> String {
     local_flags(&out)
 }
 
+/// The same as Fail2ban hands it to Python, and shows it: with what `IP6` leaves out.
+pub fn expand_for_python(text: &str, names: bool) -> String {
+    let as_there = IP6.replace("|:))", "|(?<=:):))");
+    expand(text, names).replace(IP6, &as_there)
+}
+
 /// What is between `<` and `>` at the beginning of a text, if it is a tag's name.
 fn tag(text: &str) -> Option<&str> {
     let inner = &text[1..];

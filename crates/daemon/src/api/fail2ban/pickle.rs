@@ -30,6 +30,7 @@ mod op {
     pub const TUPLE2: u8 = 0x86;
     pub const REDUCE: u8 = b'R';
     pub const GLOBAL: u8 = b'c';
+    pub const NONE: u8 = b'N';
     pub const NEWTRUE: u8 = 0x88;
     pub const NEWFALSE: u8 = 0x89;
     pub const BININT: u8 = b'J';
@@ -191,6 +192,7 @@ pub(super) fn write_answer(answer: &Result<Reply, Unanswered>) -> Vec<u8> {
 
 fn write(reply: &Reply, out: &mut Vec<u8>) {
     match reply {
+        Reply::None => out.push(op::NONE),
         Reply::Bool(value) => out.push(if *value { op::NEWTRUE } else { op::NEWFALSE }),
         Reply::Int(number) => {
             out.extend([op::LONG1, 8]);

@@ -6,6 +6,8 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// A value as the server has it. In JSON a tuple is a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
+    /// `None`, which a client shows in words of its own.
+    None,
     /// `True` and `False`.
     Bool(bool),
     /// A whole number.
@@ -22,10 +24,10 @@ pub(super) enum Reply {
 
 impl Reply {
     /// A list of names with what belongs to each.
-    pub(super) fn pairs<const N: usize>(pairs: [(&str, Reply); N]) -> Self {
-        let pairs = pairs.into_iter();
+    pub(super) fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, Reply)>) -> Self {
         Self::List(
             pairs
+                .into_iter()
                 .map(|(name, value)| Self::Tuple(vec![name.into(), value]))
                 .collect(),
         )
@@ -70,6 +72,7 @@ impl From<usize> for Reply {
 impl Serialize for Reply {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
+            Self::None => to.serialize_none(),
             Self::Bool(value) => to.serialize_bool(*value),
             Self::Int(number) => to.serialize_i64(*number),
             Self::Text(text) => to.serialize_str(text),
