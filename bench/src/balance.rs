@@ -1,7 +1,8 @@
 //! Load balancing by direct server return: the shipped firewall and the program behind
 //! it, against a program that writes new link-layer addresses and sends the frame back
 //! out, at the same hook in the same round. What comes back is counted at the generator's
-//! end. Tarpit ports beside it (`balance/tarpit.rs`). Then the same through user space: a
+//! end. So is what leaves in an outer packet for a real beyond a router. Tarpit ports beside
+//! it (`balance/tarpit.rs`). Then the same through user space: a
 //! forwarder over AF_PACKET, and Pen where it is installed.
 
 mod tarpit;
@@ -30,14 +31,17 @@ use nix::sys::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     attachment::{Hook, Link},
-    balance::{MAX_SERVICES, Real, SLOTS, VirtualService, real_id},
+    balance::{MAX_SERVICES, Real, SLOTS, Tunnel, VirtualService, real_id},
+    decap::GUE_PORT,
     generator::Flood,
+    prog_test_run,
 };
 use weir_core::{
     Protocol,
     balance::maglev::{self, Member},
 };
 use weir_netlab::{Child, Namespace, Side};
+use weir_testkit::packet::Packet;
 
 use crate::{
     cores, proxy,
@@ -75,6 +79,38 @@ struct Case {
     pooled: bool,
     /// Whether the row's host has any pools.
     balances: bool,
+    /// How packets reach reals beyond a router; `None`: they are on the segment.
+    tunnel: Option<Outer>,
+}
+
+/// The outer header of a row, of the family of its packets.
+#[derive(Clone, Copy)]
+struct Outer {
+    is_ipv6: bool,
+    gue_port: Option<u16>,
+}
+
+impl Outer {
+    fn tunnel(self, number: u8) -> Tunnel {
+        let [source, dest] = match self.is_ipv6 {
+            false => [1, 2].map(|n| IpAddr::from([10, 9, n, number])),
+            true => [1, 2].map(|n| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, n, number.into()])),
+        };
+        Tunnel {
+            source,
+            dest,
+            mtu: 1500,
+            gue_port: self.gue_port,
+        }
+    }
+}
+
+impl Case {
+    /// Encapsulation is measured on XDP, of packets in an outer header of their own family.
+    fn is_of(&self, family: &str, hook: Hook) -> bool {
+        self.tunnel
+            .is_none_or(|outer| hook == Hook::Xdp && outer.is_ipv6 == (family == "ipv6"))
+    }
 }
 
 const TARGET: Case = Case {
@@ -83,8 +119,9 @@ const TARGET: Case = Case {
     services: 1,
     pooled: true,
     balances: true,
+    tunnel: None,
 };
-const CASES: [Case; 6] = [
+const CASES: [Case; 9] = [
     TARGET,
     Case {
         name: "dsr one flow",
@@ -113,6 +150,30 @@ const CASES: [Case; 6] = [
         balances: false,
         ..TARGET
     },
+    Case {
+        name: "encap ipip",
+        tunnel: Some(Outer {
+            is_ipv6: false,
+            gue_port: None,
+        }),
+        ..TARGET
+    },
+    Case {
+        name: "encap gue",
+        tunnel: Some(Outer {
+            is_ipv6: false,
+            gue_port: Some(GUE_PORT),
+        }),
+        ..TARGET
+    },
+    Case {
+        name: "encap ip6ip6",
+        tunnel: Some(Outer {
+            is_ipv6: true,
+            gue_port: None,
+        }),
+        ..TARGET
+    },
 ];
 
 /// Measures all rows.
@@ -137,7 +198,9 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
             ifindex: wire.ifindex(Side::A)?,
         };
         for hook in [Hook::Xdp, Hook::Tcx] {
-            let wanted = |case: &&Case| name(case, family, hook).contains(&args.only);
+            let wanted = |case: &&Case| {
+                case.is_of(family, hook) && name(case, family, hook).contains(&args.only)
+            };
             let cases: Vec<_> = CASES.iter().filter(wanted).collect();
             if cases.is_empty() {
                 continue;
@@ -182,7 +245,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
             source: flood.macs[0],
             ifindex,
             vlan: 0,
-            tunnel: None,
+            tunnel: case.tunnel.map(|outer| outer.tunnel(number as u8)),
             drains: false,
         };
         balancer.write_real(number, Some(real))?;
@@ -202,7 +265,33 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
     generation
         .table
         .set_port_features(generation.port_features());
+    if let Some(outer) = case.tunnel {
+        check_outer_packet(&generation, flood, outer)?;
+    }
     Ok(generation)
+}
+
+/// A packet of the flood's leaves in the outer one of its row, whole but for a hop.
+fn check_outer_packet(path: &Generation, flood: &Flood, outer: Outer) -> anyhow::Result<()> {
+    // BPF_PROG_RUN's frames come in by another device: they are redirected.
+    const REDIRECT: u32 = 4;
+    let frame = Packet::eth()
+        .ip(flood.source(0), flood.dest)
+        .udp(1024, PORT)
+        .build();
+    let sent = prog_test_run::packet(path.program(Hook::Xdp)?, &frame, 1)?;
+    let head = 14 + outer.tunnel(0).overhead() as usize;
+    let hops = if outer.is_ipv6 { 7 } else { 8 };
+    ensure!(
+        sent.verdict == REDIRECT
+            && sent.packet.len() == head + frame.len() - 14
+            && sent.packet[..6] == flood.macs[1]
+            && sent.packet[head + hops] == frame[14 + hops] - 1
+            && sent.packet[head + 12..] == frame[14 + 12..],
+        "a packet does not leave in an outer one: verdict {}",
+        sent.verdict
+    );
+    Ok(())
 }
 
 /// The rates of the target row, if it is among them.
@@ -265,6 +354,7 @@ fn hook_rows(
     for (case, rates) in cases.iter().zip(&rates) {
         let base = match case.name {
             "target dsr" => None,
+            _ if case.tunnel.is_some() => None,
             "innocent beside pools" => of("innocent without pools"),
             "innocent without pools" => {
                 report.add(&name(case, family, hook), "Mpps", rates);

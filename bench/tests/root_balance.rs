@@ -9,15 +9,18 @@ use serde_json::Value;
 fn root_every_row_forwards_what_it_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("rows.json");
-    let out = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
-        .args(["balance", "--rounds", "1", "--only", "target ", "--json"])
-        .arg(&json)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{told}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    let rows = report["rows"].as_array().unwrap();
+    let rows_of = |only: &str| {
+        let out = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+            .args(["balance", "--rounds", "1", "--only", only, "--json"])
+            .arg(&json)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{told}");
+        let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        (report["rows"].as_array().unwrap().clone(), told)
+    };
+    let (rows, told) = rows_of("target ");
     for of in ["ipv4 xdp", "ipv4 tcx", "ipv6 xdp", "ipv6 tcx"] {
         let name = format!("target dsr {of}");
         let row = rows.iter().find(|row| row["name"] == name.as_str());
@@ -40,4 +43,16 @@ fn root_every_row_forwards_what_it_is_sent() {
         assert_eq!(row["ratio_to"], format!("haproxy tcp{load}"));
     }
     assert!(told.contains("not to be had here: netmap"), "{told}");
+    let (rows, _) = rows_of("encap ");
+    let found: Vec<_> = rows
+        .iter()
+        .filter(|row| row["ratio"].as_f64() > Some(0.0))
+        .map(|row| (row["name"].clone(), row["ratio_to"].clone()))
+        .collect();
+    let expected = [
+        ("encap ipip ipv4 xdp", "bare rewrite and send ipv4 xdp"),
+        ("encap gue ipv4 xdp", "bare rewrite and send ipv4 xdp"),
+        ("encap ip6ip6 ipv6 xdp", "bare rewrite and send ipv6 xdp"),
+    ];
+    assert_eq!(found, expected.map(|(row, to)| (row.into(), to.into())));
 }
