@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 5
+#define IDENT_ABI 6
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -28,6 +28,11 @@
 /* Flows that were refused, which anybody can begin from any address: they have a table of
  * their own, so that they take no room from flows that pass. */
 #define IDENT_REFUSED 8192
+/* New flows from outside of one socket in each window that may take room from those of
+ * others: the rest has a table of its own, for anybody can begin very many at an open
+ * port. */
+#define IDENT_NEW_FLOWS 1024
+#define IDENT_WINDOW_NS 10000000000ull
 /* Networks of all rules, of two policies: the next one is written beside the last. */
 #define IDENT_NETWORKS 1048576
 #define IDENT_RING     524288
@@ -42,7 +47,7 @@
 /* Numbers beside those of rules, where one says what has decided. */
 #define IDENT_BY_DEFAULT 1024 /* no rule */
 #define IDENT_BY_UNKNOWN 1025 /* a rule might: who sends is not known yet */
-#define IDENT_BY_KIND	 1026 /* sockets of this kind are nobody's (MPTCP) */
+#define IDENT_BY_KIND	 1026 /* sockets of this kind are nobody's (MPTCP, SMC) */
 #define IDENT_HITS	 2064 /* IDENT_RULES of each policy, and these */
 
 enum ident_verdict {
@@ -180,16 +185,18 @@ struct ident_socket {
 	__u32 sequence;
 	__u32 uid;
 	__u32 tgid;
-	__u32 noted;   /* the epoch in which that sender was checked */
-	__u32 epoch;   /* in which `verdict` was found; 0: never */
-	__u32 changes; /* of its holders */
+	__u32 noted;	 /* the epoch in which that sender was checked */
+	__u32 epoch;	 /* in which `verdict` was found; 0: never */
+	__u32 changes;	 /* of its holders */
+	__u32 window;	 /* in which new flows were counted last, of IDENT_WINDOW_NS */
+	__u32 new_flows; /* from outside, in that window */
 	__u16 rule;
 	__u8 verdict;
 	__u8 direction; /* IDENT_OUT of a connection that it began */
 	__u8 flags;
 	__u8 raw;
-	__u8 is_cut; /* 1: it is being ended, and its reset is on its way */
-	__u8 pad;
+	__u8 is_cut;	   /* 1: it is being ended, and its reset is on its way */
+	__u8 has_overflow; /* 1: some of its flows are beyond IDENT_NEW_FLOWS */
 };
 
 /* A flow of datagrams. */
@@ -270,21 +277,23 @@ struct ident_hits {
 };
 
 enum ident_count {
-	IDENT_C_WALKS,	 /* over the mappings of a process */
-	IDENT_C_BUSY,	 /* walks that never found the mappings unlocked */
-	IDENT_C_CHANGED, /* sends by another program than the one before */
-	IDENT_C_JUDGED,	 /* decisions */
-	IDENT_C_OUT,	 /* packets dropped on their way out */
-	IDENT_C_IN,	 /* packets dropped on their way in */
-	IDENT_C_REFUSED, /* connect and sendto with EPERM */
-	IDENT_C_SOCKETS, /* sockets that were refused: raw, MPTCP, no memory */
-	IDENT_C_UNKNOWN, /* decisions about programs that were not known */
-	IDENT_C_HOLDERS, /* sockets with more holders than are remembered */
-	IDENT_C_LOST,	 /* events that found the ring full */
-	IDENT_C_ADOPTED, /* sockets that were there before */
-	IDENT_C_CUT,	 /* connections that were ended */
-	IDENT_C_UNTOLD,	 /* events about what comes in that found their part full */
-	IDENT_C_FLOWS,	 /* flows of datagrams that were refused, and noted as such */
+	IDENT_C_WALKS,	  /* over the mappings of a process */
+	IDENT_C_BUSY,	  /* walks that never found the mappings unlocked */
+	IDENT_C_CHANGED,  /* sends by another program than the one before */
+	IDENT_C_JUDGED,	  /* decisions */
+	IDENT_C_OUT,	  /* packets dropped on their way out */
+	IDENT_C_IN,	  /* packets dropped on their way in */
+	IDENT_C_REFUSED,  /* connect and sendto with EPERM */
+	IDENT_C_SOCKETS,  /* sockets that were refused: raw, MPTCP, SMC, no memory */
+	IDENT_C_UNKNOWN,  /* decisions about programs that were not known */
+	IDENT_C_HOLDERS,  /* sockets with more holders than are remembered */
+	IDENT_C_LOST,	  /* events that found the ring full */
+	IDENT_C_ADOPTED,  /* sockets that were there before */
+	IDENT_C_CUT,	  /* connections that were ended */
+	IDENT_C_UNTOLD,	  /* events about what comes in that found their part full */
+	IDENT_C_FLOWS,	  /* flows of datagrams that were refused, and noted as such */
+	IDENT_C_OVERFLOW, /* new flows from outside beyond IDENT_NEW_FLOWS of their socket
+			   */
 	IDENT_C_MAX,
 };
 
@@ -294,7 +303,7 @@ _Static_assert(sizeof(struct ident_control) == 336, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_executable) == 520, "abi");
-_Static_assert(sizeof(struct ident_socket) == 184, "abi");
+_Static_assert(sizeof(struct ident_socket) == 192, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
 _Static_assert(sizeof(struct ident_event) == 144, "abi");

@@ -112,7 +112,7 @@ static __always_inline int cut_udp(struct sock *sk)
 	key.cookie = bpf_get_socket_cookie(sk);
 	key.port = about.port | (__u32)common->skc_num << 16;
 	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
-	flow = flow_of(&key, IDENT_OUT, 0);
+	flow = flow_of(socket, &key, IDENT_OUT, 0);
 	if (!flow) {
 		/* A peer has begun, and was refused: may its program send? */
 		flow = refused_flow(&key, IDENT_IN);

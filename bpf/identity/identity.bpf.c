@@ -4,7 +4,7 @@
  * program uses the socket, when the mappings of the one that does change, and when the
  * rules do.
  *
- *   sock_create           a socket gets its record; raw and MPTCP ones are looked at
+ *   sock_create           a socket gets its record; raw, MPTCP and SMC ones are looked at
  *   connect               who may not is told at once (EPERM)
  *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves
  *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
@@ -21,6 +21,7 @@ struct ident_question ident_question_layout;
 struct ident_file ident_file_layout;
 
 #define MPTCP	    262
+#define SMC	    256
 #define UDP_LITE    136
 #define SOCK_STREAM 1
 #define SOCK_RAW    3
@@ -56,8 +57,8 @@ int weir_app_create(struct bpf_sock *ctx)
 
 	if (!control || (ctx->family != AF_INET && ctx->family != AF_INET6))
 		return 1;
-	/* Its packets are those of sockets that nobody created. */
-	if (ctx->protocol == MPTCP) {
+	/* Their packets are those of sockets that nobody created. */
+	if (ctx->protocol == MPTCP || ctx->protocol == SMC) {
 		count(IDENT_C_SOCKETS);
 		return deny(control, IDENT_DROP | IDENT_BY_KIND << 8, IDENT_C_REFUSED);
 	}

@@ -78,6 +78,14 @@ struct {
 	__type(value, struct ident_flow);
 } ident_flows_in SEC(".maps");
 
+/* The same, of sockets that get more new ones than IDENT_NEW_FLOWS. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, IDENT_FLOWS);
+	__type(key, struct ident_flow_key);
+	__type(value, struct ident_flow);
+} ident_overflow SEC(".maps");
+
 /* Flows that do not pass, each direction by itself. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -176,6 +176,8 @@ pub struct IdentityCounts {
     pub untold: u64,
     /// Flows of datagrams that were refused, and noted as such.
     pub refused_flows: u64,
+    /// New flows of datagrams from outside beyond the share of their socket.
+    pub overflow_flows: u64,
 }
 
 /// What one rule has decided.
@@ -640,6 +642,7 @@ fn network_key(networks: u32, addr: IpAddr, bits: u8) -> ident_network {
     ident_network {
         bits: 32 + bits,
         networks,
+            overflow_flows: read(abi::IDENT_C_OVERFLOW)?,
         addr,
     }
 }

@@ -20,6 +20,7 @@ pub struct AppMetrics {
     lost: Totals<0>,
     untold: Totals<0>,
     refused_flows: Totals<0>,
+    overflow_flows: Totals<0>,
     crowded: Totals<0>,
     cut: Totals<0>,
     open_questions: Gauges<0>,
@@ -94,6 +95,11 @@ impl AppMetrics {
                 "Flows of datagrams that were refused and noted as such, apart from those that pass.",
                 &[],
             ),
+            overflow_flows: registry.totals(
+                "weir_app_overflow_flows_total",
+                "Flows of datagrams that others have begun beyond the share of their socket, which take no room from flows of other sockets.",
+                &[],
+            ),
             crowded: registry.totals(
                 "weir_app_crowded_sockets_total",
                 "Sockets held by more different programs than are remembered.",
@@ -162,6 +168,7 @@ impl AppMetrics {
         samples.total(self.lost, [], counts.lost);
         samples.total(self.untold, [], counts.untold);
         samples.total(self.refused_flows, [], counts.refused_flows);
+        samples.total(self.overflow_flows, [], counts.overflow_flows);
         samples.total(self.crowded, [], counts.crowded);
         samples.total(self.cut, [], counts.cut);
         if let Some(prompt) = &app.prompt {
