@@ -46,8 +46,8 @@ pub(super) struct OnDisk {
     pub(super) kept: BTreeMap<String, Vec<KeptAddress>>,
     /// What is not to be used, with the reason.
     pub(super) untaken: Vec<String>,
-    /// The names of these rows.
-    pub(super) wrong: Vec<String>,
+    /// The names of these rows, as they are on disk.
+    pub(super) wrong: Vec<Vec<u8>>,
     /// There are more names than weir ever writes.
     pub(super) is_foreign: bool,
 }
@@ -65,14 +65,14 @@ pub(super) fn read(store: &Store, now: Timestamp) -> OnDisk {
     }
     for (name, record) in rows {
         match parse(&name, record.as_deref()) {
-            Ok(mut addresses) => {
+            Ok((of, mut addresses)) => {
                 leave_current(&mut addresses, now);
-                found.kept.insert(name, addresses);
+                found.kept.insert(of.to_owned(), addresses);
             }
             Err(why) => {
                 found.untaken.push(format!(
                     "the addresses of name:{} in weir.db are not used: {why}",
-                    name.escape_debug()
+                    String::from_utf8_lossy(&name).escape_debug()
                 ));
                 found.wrong.push(name);
             }
@@ -90,10 +90,11 @@ fn leave_current(addresses: &mut Vec<KeptAddress>, now: Timestamp) {
     }
 }
 
-fn parse(name: &str, record: Option<&str>) -> Result<Vec<KeptAddress>, String> {
-    if HostName::new(name.as_bytes()).is_err() {
+fn parse<'a>(name: &'a [u8], record: Option<&str>) -> Result<(&'a str, Vec<KeptAddress>), String> {
+    let text = std::str::from_utf8(name).ok();
+    let Some(name) = text.filter(|_| HostName::new(name).is_ok()) else {
         return Err("it is no host name".to_owned());
-    }
+    };
     let Some(record) = record else {
         return Err(format!("they are no text of at most {MAX_RECORD} bytes"));
     };
@@ -108,7 +109,11 @@ fn parse(name: &str, record: Option<&str>) -> Result<Vec<KeptAddress>, String> {
         let addr = addr.to_canonical();
         Ok(KeptAddress { addr, seen })
     };
-    rows.into_iter().map(address).collect()
+    let addresses = rows
+        .into_iter()
+        .map(address)
+        .collect::<Result<_, String>>()?;
+    Ok((name, addresses))
 }
 
 /// The record of these addresses, each with the time since it was in an answer; `None`:
@@ -140,6 +145,7 @@ mod tests {
         let (store, _) = Store::open(dir.path(), KeepHistory::default(), Arc::default());
         let rows = rows.into_iter().map(|(name, record)| {
             let record = Some(record);
+            let name = name.into_bytes();
             Change::Resolved(ResolvedRow { name, record })
         });
         store.remember_now(rows.collect()).unwrap();
@@ -199,7 +205,7 @@ mod tests {
             is_foreign,
         } = read(&store, Timestamp::now());
         assert!(!is_foreign);
-        assert_eq!(names, wrong.map(|(name, _, _)| name));
+        assert_eq!(names, wrong.map(|(name, _, _)| name.as_bytes()));
         assert_eq!(kept.keys().collect::<Vec<_>>(), ["z.test"]);
         assert_eq!(kept["z.test"][0].addr, IpAddr::from([192, 0, 2, 9]));
         assert_eq!(untaken.len(), wrong.len(), "{untaken:?}");

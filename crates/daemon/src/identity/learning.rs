@@ -5,7 +5,6 @@
 //! flow that is decided, so that nothing is looked at twice and no packet waits.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -75,8 +74,19 @@ pub(super) fn moment(at: i64) -> Timestamp {
     Timestamp::from_microsecond(at).unwrap_or_default()
 }
 
-fn key_of(program: &ProgramKey) -> String {
-    serde_json::to_string(program).unwrap_or_default()
+fn key_of(program: &ProgramKey) -> Vec<u8> {
+    serde_json::to_vec(program).unwrap_or_default()
+}
+
+/// What a row says of a program.
+fn program_of(key: &[u8], record: Option<&str>) -> Result<LearnedProgram, String> {
+    let record = record.ok_or("it is no text")?;
+    let program: LearnedProgram =
+        serde_json::from_str(record).map_err(|error| error.to_string())?;
+    match key_of(&program.program) == key {
+        true => Ok(program),
+        false => Err("it is of another program".to_owned()),
+    }
 }
 
 fn row_of(change: LearnedChange) -> LearnedRow {
@@ -93,16 +103,33 @@ fn row_of(change: LearnedChange) -> LearnedRow {
 }
 
 impl Learning {
-    /// As the database has it; rows that cannot be read are left out.
+    /// As the database has it. Rows that are not as weir writes them are deleted, and the log
+    /// says so: else they would stay, for nobody knows them.
     pub fn of(store: Arc<Store>) -> Self {
-        let mut rows: BTreeMap<String, String> = store.learned().into_iter().collect();
-        let session = rows.remove(SESSION);
-        let session = session.and_then(|record| serde_json::from_str(&record).ok());
-        let programs = rows.values().filter_map(|record| {
-            let read: Result<LearnedProgram, _> = serde_json::from_str(record);
-            read.inspect_err(|error| tracing::warn!("what a program did is not known: {error}"))
-                .ok()
-        });
+        let (mut session, mut programs) = (None, Vec::new());
+        let (mut wrong, mut first) = (Vec::new(), String::new());
+        for (key, record) in store.learned() {
+            let read = match key == SESSION.as_bytes() {
+                true => serde_json::from_str(record.as_deref().unwrap_or_default())
+                    .map(|read| session = Some(read))
+                    .map_err(|error| error.to_string()),
+                false => program_of(&key, record.as_deref()).map(|read| programs.push(read)),
+            };
+            if let Err(why) = read {
+                if wrong.is_empty() {
+                    let key = String::from_utf8_lossy(&key);
+                    first = format!("{}: {why}", key.escape_debug());
+                }
+                wrong.push(Change::Learned(LearnedRow { key, record: None }));
+            }
+        }
+        if !wrong.is_empty() {
+            let count = wrong.len();
+            tracing::warn!(
+                "{count} rows of weir.db about what programs did are not as weir writes them, and are deleted; the first is {first}"
+            );
+            store.remember(wrong);
+        }
         let inner = Inner {
             learned: Learned::of(programs),
             session: session.unwrap_or_default(),
@@ -255,7 +282,7 @@ impl Inner {
         let mut changes: Vec<_> = rows.map(Change::Learned).collect();
         if std::mem::take(&mut self.is_session_changed) {
             changes.push(Change::Learned(LearnedRow {
-                key: SESSION.to_owned(),
+                key: SESSION.into(),
                 record: serde_json::to_string(&self.session).ok(),
             }));
         }
@@ -342,6 +369,37 @@ mod tests {
         let (_store, learning) = open(dir.path());
         let after = learning.status();
         assert_eq!((after.programs, after.is_on), (0, false));
+    }
+
+    /// One that is no text costs nothing of what others have, and does not stay.
+    #[test]
+    fn rows_that_weir_has_not_written_are_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, learning) = open(dir.path());
+        learning.start(None).unwrap();
+        learning.add(vec![seen("/usr/bin/curl", 443)]);
+        learning.save_rest();
+        let other = serde_json::to_string(&learning.programs().0[0]).unwrap();
+        let row = |key: &[u8], record: &str| {
+            let (key, record) = (key.into(), Some(record.to_owned()));
+            Change::Learned(LearnedRow { key, record })
+        };
+        let wrong = [
+            row(b"{\"path\":\"/usr/bin/\xff\"}", "{}"),
+            row(b"{torn", "{"),
+            row(b"{}", &other),
+        ];
+        store.remember_now(wrong.into()).unwrap();
+        assert_eq!(store.learned().len(), 5);
+        store.close();
+
+        let (store, learning) = open(dir.path());
+        let status = learning.status();
+        assert_eq!((status.programs, status.is_on), (1, true));
+        store.flush().unwrap();
+        let keys: Vec<_> = store.learned().into_iter().map(|(key, _)| key).collect();
+        let program = key_of(&learning.programs().0[0].program);
+        assert_eq!(keys, [SESSION.into(), program]);
     }
 
     #[test]

@@ -198,7 +198,10 @@ impl Names {
 
     /// Deletes the rows of these names.
     fn delete(&self, names: Vec<String>) {
-        let row = |name| ResolvedRow { name, record: None };
+        let row = |name: String| ResolvedRow {
+            name: name.into(),
+            record: None,
+        };
         self.save(names.into_iter().map(row).collect());
     }
 
@@ -439,7 +442,7 @@ impl Names {
             let addresses = known.addresses.iter();
             let addresses = addresses.map(|(addr, seen)| (*addr, now.duration_since(*seen)));
             rows.push(ResolvedRow {
-                name: name.to_owned(),
+                name: name.into(),
                 record: kept::record(addresses, time),
             });
             known.saved = Some((now, after));

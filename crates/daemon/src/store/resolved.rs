@@ -16,8 +16,8 @@ const LONGEST_NAME: i64 = 254;
 /// The addresses of one name, to be written, or to go.
 #[derive(Debug, Clone)]
 pub struct ResolvedRow {
-    /// The name of a host, as rules have it.
-    pub name: String,
+    /// The name of a host, as rules have it; of a row to delete as [`all`] has read it.
+    pub name: Vec<u8>,
     /// The text to keep; `None` deletes the row.
     pub record: Option<String>,
 }
@@ -25,11 +25,12 @@ pub struct ResolvedRow {
 pub(super) fn write(transaction: &Transaction<'_>, row: &ResolvedRow) -> Result<(), DatabaseError> {
     match &row.record {
         Some(record) => transaction
-            .prepare_cached("INSERT OR REPLACE INTO resolved VALUES (?1, ?2)")?
+            .prepare_cached("INSERT OR REPLACE INTO resolved VALUES (CAST(?1 AS TEXT), ?2)")?
             .execute(params![row.name, record])?,
+        // Also one that is no text, or is longer than what is read of it.
         None => transaction
-            .prepare_cached("DELETE FROM resolved WHERE name = ?1")?
-            .execute([&row.name])?,
+            .prepare_cached("DELETE FROM resolved WHERE substr(CAST(name AS BLOB), 1, ?2) = ?1")?
+            .execute(params![row.name, LONGEST_NAME])?,
     };
     Ok(())
 }
@@ -39,24 +40,24 @@ pub(super) fn forget(transaction: &Transaction<'_>) -> Result<(), DatabaseError>
     Ok(transaction.execute_batch("DELETE FROM resolved")?)
 }
 
-/// So many rows at most: names, and records; `None` is one that is longer than so many
-/// bytes, or no text.
+/// So many rows at most: names, which may be no text, and records; `None` is one that is
+/// longer than so many bytes, or no text.
 pub(super) fn all(
     connection: &Connection,
     rows: usize,
     longest: usize,
-) -> Result<Vec<(String, Option<String>)>, DatabaseError> {
+) -> Result<Vec<(Vec<u8>, Option<String>)>, DatabaseError> {
     let mut query = connection.prepare(
-        "SELECT CAST(substr(name, 1, ?1) AS BLOB),
+        "SELECT substr(CAST(name AS BLOB), 1, ?1),
                 CASE WHEN length(CAST(record AS BLOB)) <= ?2 THEN record END
          FROM resolved ORDER BY name LIMIT ?3",
     )?;
     let longest = i64::try_from(longest).unwrap_or(i64::MAX);
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     let rows = query.query_map(params![LONGEST_NAME, longest, rows], |row| {
-        let name = String::from_utf8_lossy(row.get_ref(0)?.as_blob().unwrap_or_default());
+        let name = row.get_ref(0)?.as_blob().unwrap_or_default().to_owned();
         let record = row.get_ref(1)?.as_str().ok().map(str::to_owned);
-        Ok((name.into_owned(), record))
+        Ok((name, record))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

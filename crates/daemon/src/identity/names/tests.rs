@@ -161,7 +161,7 @@ fn store_with(rows: &[(&str, String)]) -> (tempfile::TempDir, Arc<Store>) {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(dir.path(), KeepHistory::default(), Arc::default());
     let rows = rows.iter().map(|(name, record)| {
-        let (name, record) = ((*name).to_owned(), Some(record.clone()));
+        let (name, record) = ((*name).into(), Some(record.clone()));
         Change::Resolved(ResolvedRow { name, record })
     });
     store.remember_now(rows.collect()).unwrap();
@@ -278,6 +278,13 @@ fn what_on_disk_is_refused_is_told_and_goes() {
         ("nas.home.arpa", seen(&[("192.0.2.8", 60)])),
     ];
     let (_dir, store) = store_with(&rows);
+    // A name that is no text, and one of which not all is read.
+    let foreign = [b"\xff.test".to_vec(), vec![b'a'; 300]].map(|name| {
+        let record = Some("[]".to_owned());
+        Change::Resolved(ResolvedRow { name, record })
+    });
+    store.remember_now(foreign.into()).unwrap();
+    assert_eq!(store.resolved(10, 1000).len(), 4);
     let names = names_in(&store, &[]);
     assert_eq!(of(&names, "example.org"), None);
     let told = "the addresses of name:example.org in weir.db are not used";
@@ -288,7 +295,7 @@ fn what_on_disk_is_refused_is_told_and_goes() {
     store.flush().unwrap();
     let rows = store.resolved(10, 1000);
     assert_eq!(rows.len(), 1, "{rows:?}");
-    assert_eq!(rows[0].0, "nas.home.arpa");
+    assert_eq!(rows[0].0, b"nas.home.arpa");
     for name in ["example.org", "nas.home.arpa"] {
         names.answered(name, answer(&["192.0.2.1"]), Instant::now());
     }
