@@ -13,17 +13,17 @@ pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
 
 use std::{
     collections::BTreeSet,
-    net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use weir_core::Prefix;
 
 use crate::{
     abi,
     error::{Context, Error, Result},
-    prog_test_run,
+    mapped, prog_test_run,
     skeleton::identity::types::{
         ident_control, ident_executable, ident_file, ident_hits, ident_key, ident_known,
         ident_network, ident_policy, ident_program, ident_question, ident_rule,
@@ -306,6 +306,43 @@ impl Identity {
         let bank = usize::from(second);
         let generations = control.policies.iter().map(|policy| policy.generation);
         let generation = generations.max().unwrap_or(0) % (u32::MAX >> 11) + 1;
+        // Before anything is written by it: what is left of one that is refused midway is
+        // of no later policy. Of the policy that is not in force nobody asks.
+        control.policies[bank].generation = generation;
+        self.put_control(&control)?;
+        let over = self.executables_but(executables);
+        // Those of an earlier daemon make room; who runs one of them is unknown meanwhile.
+        if over.len() + executables.len() > MAX_EXECUTABLES {
+            self.forget_executables(&over);
+        }
+        let written = self.write_policy(policy, known, executables, bank, generation);
+        let raw = match written {
+            Ok(raw) => raw,
+            Err(error) => {
+                // They would take the room of the next ones.
+                let _ = self.forget_networks(|of| of == generation);
+                return Err(error);
+            }
+        };
+        // The whole before its number: it is copied word by word, beside packets.
+        control.policies[bank] = raw;
+        self.put_control(&control)?;
+        control.epoch = epoch;
+        self.put_control(&control)?;
+        self.forget_executables(&over);
+        self.forget_networks(|of| of != generation)
+    }
+
+    /// Writes all of a policy but what says that it is in force.
+    fn write_policy(
+        &self,
+        policy: &Policy,
+        known: &[(Handle, RuleBits)],
+        executables: &[(Executable, ExecutableBits)],
+        bank: usize,
+        generation: u32,
+    ) -> Result<ident_policy> {
+        let second = bank == 1;
         let mut raw = ident_policy {
             generation,
             rules: policy.rules.len() as u32,
@@ -325,10 +362,7 @@ impl Identity {
                 let id = generation << 11 | (number as u32) << 1 | direction as u32;
                 of_rule.networks[direction] = id;
                 for prefix in networks.prefixes.iter() {
-                    let key = network_key(id, prefix.addr(), prefix.bits());
-                    self.networks
-                        .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
-                        .context(|| format!("write the network {prefix} of a rule"))?;
+                    self.write_network(id, *prefix)?;
                 }
             }
             let slot = DecidedBy::Rule(number as u16).slot(second);
@@ -349,29 +383,38 @@ impl Identity {
             program.generation[bank] = generation;
             self.put_program(handle.number(), &program)?;
         }
-        let wanted: BTreeSet<u64> = executables.iter().map(|(key, _)| key.0).collect();
-        let is_over = |key: &Vec<u8>| value_of(key).is_some_and(|key: u64| !wanted.contains(&key));
-        let over: Vec<_> = self.executables.keys().filter(is_over).collect();
-        let forget_over = || {
-            for key in &over {
-                // It may be gone.
-                let _ = self.executables.delete(key);
-            }
-        };
-        // Those of an earlier daemon make room; who runs one of them is unknown meanwhile.
-        if over.len() + wanted.len() > MAX_EXECUTABLES {
-            forget_over();
-        }
         for (key, bits) in executables {
             self.write_executable(*key, bits, bank, generation)?;
         }
-        // The whole before its number: it is copied word by word, beside packets.
-        control.policies[bank] = raw;
-        self.put_control(&control)?;
-        control.epoch = epoch;
-        self.put_control(&control)?;
-        forget_over();
-        self.forget_networks_but(generation)
+        Ok(raw)
+    }
+
+    fn write_network(&self, networks: u32, prefix: Prefix) -> Result<()> {
+        for (addr, bits) in mapped::keys(prefix) {
+            let key = ident_network {
+                bits: 32 + bits,
+                networks,
+                addr,
+            };
+            self.networks
+                .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
+                .context(|| format!("write the network {prefix} of a rule"))?;
+        }
+        Ok(())
+    }
+
+    /// The keys of other executable files that the kernel has.
+    fn executables_but(&self, wanted: &[(Executable, ExecutableBits)]) -> Vec<Vec<u8>> {
+        let wanted: BTreeSet<u64> = wanted.iter().map(|(key, _)| key.0).collect();
+        let is_over = |key: &Vec<u8>| value_of(key).is_some_and(|key: u64| !wanted.contains(&key));
+        self.executables.keys().filter(is_over).collect()
+    }
+
+    fn forget_executables(&self, keys: &[Vec<u8>]) {
+        for key in keys {
+            // It may be gone.
+            let _ = self.executables.delete(key);
+        }
     }
 
     /// Says by what programs are told apart, before the policy is in force that asks for it:
@@ -396,10 +439,10 @@ impl Identity {
             .context(|| "clear the counters of a rule".into())
     }
 
-    /// Networks of rules that are over.
-    fn forget_networks_but(&self, generation: u32) -> Result<()> {
+    /// Removes the networks of the rules of these generations.
+    fn forget_networks(&self, is_over: impl Fn(u32) -> bool) -> Result<()> {
         let is_over = |key: &Vec<u8>| {
-            value_of::<ident_network>(key).is_some_and(|key| key.networks >> 11 != generation)
+            value_of::<ident_network>(key).is_some_and(|key| is_over(key.networks >> 11))
         };
         let over: Vec<_> = self.networks.keys().filter(is_over).collect();
         over.iter().try_for_each(|key| {
@@ -599,6 +642,7 @@ impl Identity {
             cut: read(abi::IDENT_C_CUT)?,
             untold: read(abi::IDENT_C_UNTOLD)?,
             refused_flows: read(abi::IDENT_C_FLOWS)?,
+            overflow_flows: read(abi::IDENT_C_OVERFLOW)?,
         })
     }
 
@@ -631,19 +675,6 @@ impl Identity {
     /// Where its pins are.
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-}
-
-fn network_key(networks: u32, addr: IpAddr, bits: u8) -> ident_network {
-    let (addr, bits) = match addr {
-        IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96 + u32::from(bits)),
-        IpAddr::V6(v6) => (v6.octets(), u32::from(bits)),
-    };
-    ident_network {
-        bits: 32 + bits,
-        networks,
-            overflow_flows: read(abi::IDENT_C_OVERFLOW)?,
-        addr,
     }
 }
 

@@ -32,6 +32,7 @@ pub mod inject;
 mod interfaces;
 pub mod lease;
 pub mod lock;
+mod mapped;
 mod maps;
 mod memory;
 mod netfilter;

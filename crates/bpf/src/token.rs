@@ -19,6 +19,7 @@ use crate::{
     abi,
     error::{Context, Error, Result},
     identity::Handle,
+    mapped,
     memory::Words,
     skeleton::token::types::{
         token_claim, token_claimed, token_control, token_key, token_met, token_network,
@@ -282,18 +283,17 @@ impl Tokens {
     }
 
     fn put_network(&self, networks: u32, prefix: &weir_core::Prefix) -> Result<()> {
-        let (addr, bits) = match prefix.addr() {
-            std::net::IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96),
-            std::net::IpAddr::V6(v6) => (v6.octets(), 0),
-        };
-        let key = token_network {
-            bits: 32 + bits + u32::from(prefix.bits()),
-            networks,
-            addr,
-        };
-        self.networks
-            .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
-            .context(|| format!("write the network {prefix} of tokens"))
+        for (addr, bits) in mapped::keys(*prefix) {
+            let key = token_network {
+                bits: 32 + bits,
+                networks,
+                addr,
+            };
+            self.networks
+                .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
+                .context(|| format!("write the network {prefix} of tokens"))?;
+        }
+        Ok(())
     }
 
     fn put_met(

@@ -2,10 +2,13 @@
 //! of the test's own; nobody else on the machine is looked at. Root: loads BPF. A kernel
 //! that lacks what it takes is told by `missing`.
 
+#[path = "root_identity/reference.rs"]
+mod reference;
+
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, TcpListener, UdpSocket},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -18,8 +21,8 @@ use std::{
 };
 
 use weir_bpf::identity::{
-    CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Loaded, Policy, Rule,
-    RuleBits, Unknown, Verdict, detach, is_attached, missing,
+    CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Loaded, Networks,
+    Policy, Rule, RuleBits, Unknown, Verdict, detach, is_attached, missing,
 };
 
 const ROOT: &str = "/sys/fs/bpf/weir";
@@ -417,4 +420,159 @@ fn root_what_an_older_form_has_attached_ends_when_this_one_judges() {
     fs::rename(&here, &older).unwrap();
     detach(root, &group.name).unwrap();
     assert!(!is_attached(root, &group.name));
+}
+
+/// What is left of a policy that was refused while it was written is of no later one, whose
+/// rules have the same numbers.
+#[test]
+fn root_a_policy_that_is_refused_midway_leaves_nothing_to_the_next_one() {
+    let allow = |prefixes: &[&str]| {
+        let prefixes = prefixes.iter().map(|text| text.parse().unwrap());
+        let mut allow = rule(Verdict::Allow, false);
+        allow.outward = Some(Networks {
+            prefixes: prefixes.collect(),
+            outside: false,
+        });
+        policy(vec![allow])
+    };
+    // A rule about everybody is in the bits of each program.
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/python3", &[0])];
+    let Some(group) = TestCgroup::new("midway", &policy(Vec::new()), &who) else {
+        return;
+    };
+    // Nobody has such a number: that is found once the networks are written.
+    let nobody = [(Handle::new(u16::MAX, 1), RuleBits::default())];
+    let refused = allow(&["127.0.0.0/8", "::1/128"]);
+    let error = group.identity.put_policy(&refused, &nobody, &[]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("there is no number 65535"), "{error}");
+    assert_eq!(group.identity.networks(), 0);
+    let other = allow(&["192.0.2.0/24", "2001:db8::/32"]);
+    group.identity.put_policy(&other, &[], &[]).unwrap();
+    assert_eq!(group.identity.networks(), 2);
+    let sends = |group: &TestCgroup, addr: &str| {
+        let port = echo_server(addr.parse().unwrap());
+        let family = if addr == "::1" { "AF_INET6" } else { "AF_INET" };
+        group.python(&format!(
+            "import socket\ns=socket.socket(socket.{family},socket.SOCK_DGRAM)\ntry: s.sendto(b'ask',('{addr}',{port})); print('sent')\nexcept OSError as e: print(type(e).__name__)"
+        ))
+    };
+    for addr in LOOPBACK {
+        assert_eq!(sends(&group, addr).trim(), "PermissionError", "{addr}");
+    }
+    group.identity.put_policy(&refused, &[], &[]).unwrap();
+    for addr in LOOPBACK {
+        assert_eq!(sends(&group, addr).trim(), "sent", "{addr}");
+    }
+}
+
+/// Sends on descriptor 9 until it may, or so often, a millisecond apart; prints whether it
+/// did, and stays until its input ends. It calls nothing that changes
+/// mappings: two files with the same program are alike to the kernel's count of changes.
+const SENDER: &str = r#"
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(int count, char **args)
+{
+    char passed = 'n', end;
+    for (int left = atoi(args[1]); left > 0 && passed == 'n'; left--) {
+        if (send(9, "x", 1, 0) == 1) passed = 'y';
+        else usleep(1000);
+    }
+    if (write(1, &passed, 1) != 1) return 1;
+    return read(0, &end, 1) != 0;
+}
+"#;
+
+/// On each line a socket that one program has sent on is sent on by another one.
+const REUSE: &str = r#"
+import os, socket, subprocess, sys, time
+family, addr, first, second = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for line in sys.stdin:
+    s = socket.socket(family, socket.SOCK_DGRAM); s.connect((addr, 9))
+    for n in range(300):
+        # Until this program itself is known.
+        try: s.send(b'x'); break
+        except ConnectionRefusedError: break
+        except OSError: time.sleep(.01)
+    os.dup2(s.fileno(), 9, True); s.close()
+    for program, patience in (first, '3000'), (second, '20'):
+        p = subprocess.Popen([program, patience], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[9])
+        print(p.pid, p.stdout.read(1).decode(), flush=True)
+        sys.stdin.readline()
+        p.stdin.close(); p.wait(); p.stdout.close()
+"#;
+
+/// The kernel gives the address space of a program that has ended to the next one, at the
+/// same address, and with as many changes of its mappings: that is another program.
+#[test]
+fn root_an_address_space_that_is_used_again_is_not_the_program_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (source, first, second) = (path("sender.c"), path("first"), path("other"));
+    fs::write(&source, SENDER).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-o", &first, &source])
+        .output();
+    match built {
+        Ok(built) if built.status.success() => (),
+        other => {
+            eprintln!("skipped: no C compiler (probe: cc): {other:?}");
+            return;
+        }
+    }
+    // The same program in another file, which no child of another test has open.
+    let copied = Command::new("cp").args([&first, &second]).status();
+    assert!(copied.unwrap().success());
+    let python = fs::canonicalize("/usr/bin/python3").unwrap();
+    let who: [(&str, &[usize]); 2] = [(python.to_str().unwrap(), &[0]), (&first, &[0])];
+    let Some(group) = TestCgroup::new("reuse", &policy(vec![rule(Verdict::Allow, true)]), &who)
+    else {
+        return;
+    };
+    for (addr, family) in [("127.0.0.1", "2"), ("::1", "10")] {
+        let mut python = group
+            .command(
+                "/usr/bin/python3",
+                &["-c", REUSE, family, addr, &first, &second],
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = python.stdin.take().unwrap();
+        let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
+        let (mut alike, mut rounds) = (0, 0);
+        let until = Instant::now() + 6 * LONG;
+        while alike < 5 {
+            assert!(
+                Instant::now() < until,
+                "{addr}: {alike} of {rounds} are alike"
+            );
+            writeln!(input).unwrap();
+            let mut seen = Vec::new();
+            for passes in ["y", "n"] {
+                let line = lines.next().unwrap().unwrap();
+                let (pid, passed) = line.split_once(' ').unwrap();
+                assert_eq!(
+                    passed, passes,
+                    "{addr}: round {rounds}, {alike} alike before"
+                );
+                let now = group
+                    .identity
+                    .look_at(pid.parse().unwrap())
+                    .unwrap()
+                    .unwrap();
+                seen.push((now.space, now.sequence));
+                writeln!(input).unwrap();
+            }
+            alike += u32::from(seen[0] == seen[1]);
+            rounds += 1;
+        }
+        println!("{addr}: {alike} of {rounds} rounds with the same space and sequence");
+        drop(input);
+        python.wait().unwrap();
+    }
 }

@@ -8,6 +8,7 @@ use super::{MAX_NETWORKS, MAX_PORTS, MAX_RULES};
 use crate::{
     abi,
     error::{Error, Result},
+    mapped,
     skeleton::identity::types::ident_rule,
 };
 
@@ -113,7 +114,8 @@ impl Rule {
 
     fn networks(&self) -> usize {
         let lists = [&self.outward, &self.inward].into_iter().flatten();
-        lists.map(|networks| networks.prefixes.len()).sum()
+        let prefixes = lists.flat_map(|networks| networks.prefixes.iter());
+        prefixes.map(|prefix| mapped::key_count(*prefix)).sum()
     }
 }
 

@@ -3,7 +3,10 @@
 use weir_core::Prefix;
 
 use super::{IdentityPrefix, MAX_CLAIMS, MAX_IDENTITIES, MAX_NETWORKS, MAX_REQUIREMENTS};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    mapped,
+};
 
 /// Ports that want a token, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,13 +48,13 @@ pub struct TokenPolicy {
 impl TokenPolicy {
     pub(super) fn check(&self) -> Result<()> {
         let networks = self.requirements.iter();
-        let networks: usize = networks
-            .map(|requirement| requirement.networks.as_ref().map_or(0, Vec::len))
-            .sum();
+        let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
+        let keys = networks.chain(&self.sign_to);
+        let networks: usize = keys.map(|prefix| mapped::key_count(*prefix)).sum();
         let identities = self.requirements.iter().map(|r| r.identities.len());
         let limits = [
             (self.requirements.len(), MAX_REQUIREMENTS, "requirements"),
-            (networks + self.sign_to.len(), MAX_NETWORKS, "networks"),
+            (networks, MAX_NETWORKS, "networks"),
             (identities.sum(), MAX_IDENTITIES, "identities"),
             (
                 self.claims.len(),
