@@ -1,5 +1,6 @@
 //! Answers to questions about programs that cannot be given as they were meant: they are
-//! refused with what to answer instead, and the question stays open.
+//! refused with what to answer instead, and the question stays open. And those that the kernel
+//! does not take: nothing is let through, and an alert says so.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -9,9 +10,11 @@ mod plain;
 #[path = "common/prompter.rs"]
 mod prompter;
 
-use std::{fs, io::Write, process::Command};
+use std::{fs, io::Write, path::Path, process::Command};
 
-use app_host::TestHost;
+use app_host::{ADDRESSES, TestHost, sha256};
+use common::soon;
+use libbpf_rs::MapHandle;
 use prompter::Prompter;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -116,5 +119,86 @@ fn root_always_is_refused_when_the_file_is_another_one_by_then() {
         let other = prompter.question("tool", addr);
         assert_ne!(other, id);
         prompter.answer(&format!("{other} deny run"));
+    }
+}
+
+/// From here on the kernel refuses what user space writes into this table of `[app]`.
+fn refuse_writes(host: &TestHost, table: &str) {
+    let instance = Path::new("/sys/fs/bpf/weir").join(&host.instance);
+    let entries = fs::read_dir(instance).unwrap().flatten();
+    let forms = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("app-"));
+    let dirs: Vec<_> = forms.map(|entry| entry.path()).collect();
+    assert_eq!(dirs.len(), 1, "{dirs:?}");
+    let map = MapHandle::from_pinned_path(dirs[0].join(table)).unwrap();
+    map.freeze().unwrap();
+}
+
+/// Rules that ask for more than the executable, so that a program has to be known as a whole.
+#[test]
+fn root_a_program_that_the_kernel_cannot_be_told_of_stays_unknown_and_is_an_alert() {
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\nobject = [\"{}\", \"{}\"]\n",
+        sha256("/usr/bin/curl"),
+        sha256(PYTHON)
+    );
+    let Some(host) = TestHost::new("untaken", &rules) else {
+        return;
+    };
+    for address in ADDRESSES {
+        soon("curl to be known", || {
+            (host.curl(address) == "200").then_some(())
+        });
+    }
+    refuse_writes(&host, "ident_sets");
+    let by_unknown = || {
+        let rules = host.host.json(&["app", "list"])["rules"].clone();
+        let mut rules = rules.as_array().unwrap().iter();
+        let unknown = rules.find(|rule| rule["name"] == "unknown").unwrap();
+        unknown["dropped"].as_u64().unwrap()
+    };
+    for address in ADDRESSES {
+        let before = by_unknown();
+        assert_eq!(host.connects(address).trim(), "TimeoutError", "{address}");
+        assert!(by_unknown() > before, "{address}");
+    }
+    let alert = soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("app:refused").then_some(alerts)
+    });
+    assert!(alert.contains("say who a program is"), "{alert}");
+    // Who was known before goes on.
+    for address in ADDRESSES {
+        assert_eq!(host.curl(address), "200", "{address}");
+    }
+}
+
+#[test]
+fn root_an_answer_that_the_kernel_does_not_take_lets_nothing_through_and_is_an_alert() {
+    for addr in ["127.0.0.1", "::1"] {
+        let Some(host) = TestHost::new("notaken", RULES) else {
+            return;
+        };
+        let mut prompter = Prompter::new(&host);
+        let _client = host.begin(&[PYTHON, "-c", CONNECT, addr]);
+        let id = prompter.question("python", addr);
+        refuse_writes(&host, "ident_rules");
+        writeln!(prompter.input, "{id} allow once").unwrap();
+        // That the question is over is told as well.
+        let error = loop {
+            let said = prompter.next();
+            match said["error"].as_str() {
+                Some(error) => break error.to_owned(),
+                None => assert_eq!(said["is_over"], true, "{addr}: {said}"),
+            }
+        };
+        assert!(error.contains("write rule 0"), "{addr}: {error}");
+        let alert = soon("the alert", || {
+            let alerts = host.host.alerts();
+            alerts.contains("app:questions").then_some(alerts)
+        });
+        assert!(alert.contains("answers are not in force"), "{alert}");
+        // The answer is about this executable, peer and port: another process of it.
+        let told = host.connects(addr);
+        assert!(!told.contains("connected"), "{addr}: {told}");
     }
 }

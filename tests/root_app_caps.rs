@@ -285,3 +285,105 @@ fn root_more_programs_than_are_known_at_a_time_are_told_and_none_is_mistaken_for
         );
     }
 }
+
+/// A web server for each of these addresses, which nobody judges.
+fn serve(host: &TestHost, addresses: &[&str]) -> Vec<weir_netlab::Child> {
+    let serve = |address: &&str| {
+        let bits = if address.contains(':') { 128 } else { 32 };
+        let at = format!("{address}/{bits}");
+        let words = ["addr", "add", &at, "dev", "lo", "nodad"];
+        let of_v4 = &words[..words.len() - 1];
+        let words = if bits == 32 { of_v4 } else { &words[..] };
+        host.space.run("ip", words).unwrap();
+        let mut command = Command::new("/usr/bin/python3");
+        command
+            .args(["-m", "http.server", "-b", address, "8080"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        host.space.spawn(command).unwrap()
+    };
+    addresses.iter().map(serve).collect()
+}
+
+/// A list with so many addresses, half of them IPv6, no two of which make one prefix; and these.
+fn write_list(host: &TestHost, count: u32, more: &[&str]) {
+    let mut text = String::new();
+    for number in 0..count / 2 {
+        let (high, low) = (number >> 7, (number & 127) * 2 + 1);
+        text += &format!("10.{}.{}.{low}\n", high >> 8, high & 255);
+        text += &format!("fd00:7::{high:x}:{low:x}\n");
+    }
+    for address in more {
+        text += &format!("{address}\n");
+    }
+    // In one step: half a list is another one.
+    let aside = host.host.write("aside.txt", &text);
+    fs::rename(aside, host.host.path("many.txt")).unwrap();
+}
+
+/// A list that grows beyond the room for networks: the rules before stay in force, and nothing
+/// that has come to the list is allowed, also not by a reload or the next start.
+#[test]
+fn root_more_networks_than_there_is_room_for_are_told_and_let_nothing_through() {
+    const ROOM: u32 = 524_288;
+    let rule = |name: &str| {
+        format!(
+            "[app.rules.{name}]\nverdict = \"allow\"\nexe = \"{}\"\ndirection = \"out\"\nto = [\"list:many\"]\n",
+            sha256("/usr/bin/curl")
+        )
+    };
+    // Both rules have all of them.
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n{}{}[list.many]\nfile = \"{{dir}}/many.txt\"\nmax_shrink = 100\n",
+        rule("one"),
+        rule("two")
+    );
+    let (on_it, beyond) = (["192.0.2.9", "2001:db8::9"], ["192.0.2.11", "2001:db8::b"]);
+    let full = |host: &mut TestHost| write_list(host, ROOM / 2 - 2, &on_it);
+    let Some(mut host) = TestHost::with("networks", &rules, full) else {
+        return;
+    };
+    let _servers = serve(&host, &[on_it, beyond].concat());
+    let curl = |host: &TestHost, address: &str| match address.contains(':') {
+        true => host.curl(&format!("[{address}]")),
+        false => host.curl(address),
+    };
+    let reaches = |host: &TestHost, wanted: [&str; 2]| {
+        for (addresses, wanted) in [on_it, beyond].into_iter().zip(wanted) {
+            for address in addresses {
+                assert_eq!(curl(host, address), wanted, "{address}");
+            }
+        }
+    };
+    // As many as there is room for.
+    for address in on_it {
+        soon("the list to be in force", || {
+            (curl(&host, address) == "200").then_some(())
+        });
+    }
+    reaches(&host, ["200", "000"]);
+    assert!(!host.host.alerts().contains("app:rules"));
+    // And two more.
+    write_list(&host, ROOM / 2 - 2, &[on_it, beyond].concat());
+    let alert = |host: &TestHost| {
+        soon("the alert", || {
+            let alerts = host.host.alerts();
+            alerts.contains("app:rules").then_some(alerts)
+        })
+    };
+    let told = "the rules of [app] have 524292 networks; allowed: at most 524288";
+    let said = alert(&host);
+    assert!(said.contains(told), "{said}");
+    assert!(said.contains("the rules before stay in force"), "{said}");
+    reaches(&host, ["200", "000"]);
+    let (code, said) = host.host.ask(&["reload"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains(told), "{said}");
+    reaches(&host, ["200", "000"]);
+    // A start is refused, too: what the kernel has stays in force.
+    host.host.end("KILL");
+    let (code, said) = host.host.ask(&["daemon"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains(told), "{said}");
+    reaches(&host, ["200", "000"]);
+}

@@ -108,6 +108,7 @@ const ABOUT_NAMES: &str = "app:names";
 const ABOUT_CUT: &str = "app:cut";
 const ABOUT_QUESTIONS: &str = "app:questions";
 const ABOUT_UNTOLD: &str = "app:untold";
+const ABOUT_REFUSED: &str = "app:refused";
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -275,6 +276,7 @@ impl Apps {
                 ABOUT_CUT,
                 ABOUT_QUESTIONS,
                 ABOUT_UNTOLD,
+                ABOUT_REFUSED,
             ] {
                 self.alerts.clear(about);
             }
@@ -363,6 +365,16 @@ impl Apps {
                 );
             }
         }
+    }
+
+    fn alert_refused(&self, state: &State, error: &weir_bpf::Error) {
+        self.alerts.raise(
+            ABOUT_REFUSED,
+            format!(
+                "the kernel does not take who a program is: it stays one that is not known, of which unknown = {:?} decides: {error}",
+                state.policy.unknown.name()
+            ),
+        );
     }
 
     fn alert_names(&self) {
@@ -561,10 +573,11 @@ impl Apps {
         let Some(state) = &mut *guard else { return };
         match event.kind {
             IdentityEventKind::Unknown => match state.identify(event.pid, true) {
-                // The second one is identified once its package is known.
-                Ok(Identified::Known | Identified::Later) => (),
+                Ok(Identified::Known) => self.alerts.clear(ABOUT_REFUSED),
+                // It is identified once its package is known.
+                Ok(Identified::Later) => state.short_lived.wait(event),
                 Ok(Identified::Gone) => state.short_lived.note(event, &state.executables),
-                Err(error) => self.alerts.raise(ABOUT_EVENTS, error.to_string()),
+                Err(error) => self.alert_refused(state, &error),
             },
             IdentityEventKind::Denied | IdentityEventKind::Judged | IdentityEventKind::Cut => {
                 if state.learns {
@@ -591,7 +604,9 @@ impl Apps {
             return Ok(());
         };
         state.take_back_broken()?;
-        state.identify_answered()?;
+        if let Err(error) = state.identify_answered() {
+            self.alert_refused(state, &error);
+        }
         if state.followed.elapsed() < FOLLOW {
             return Ok(());
         }
@@ -691,9 +706,15 @@ impl Apps {
         };
         match self.compile(&state.config, state.prompts.rules()) {
             Ok((policy, made_of)) => {
-                match policy == state.policy {
-                    true => state.made_of = made_of,
-                    false => state.put(policy, made_of)?,
+                if policy == state.policy {
+                    state.made_of = made_of;
+                } else if let Err(error) = state.put(policy, made_of) {
+                    // It is tried again, for the kernel may have memory by then.
+                    self.alerts.raise(
+                        ABOUT_RULES,
+                        format!("{error}: the rules before stay in force"),
+                    );
+                    return Ok(());
                 }
                 self.alert_unresolved(&state.policy);
             }

@@ -21,7 +21,7 @@ pub enum IdentityEventKind {
 }
 
 /// The name of a process that it may give itself (`PR_SET_NAME`): at most 15 bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comm([u8; 16]);
 
 impl Comm {

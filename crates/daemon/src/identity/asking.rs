@@ -142,21 +142,24 @@ impl Apps {
         Ok(())
     }
 
-    /// Ends questions and answers whose time is over.
+    /// Ends questions and answers whose time is over. An answer that the kernel refuses is
+    /// an alert, and tried again.
     pub(super) fn tend_prompts(&self, state: &mut State) -> Result<(), AppError> {
-        match state.prompts.trouble() {
-            Some(trouble) => self.alerts.raise(super::ABOUT_QUESTIONS, trouble),
-            None => self.alerts.clear(super::ABOUT_QUESTIONS),
-        }
         let is_there = |pid, since: Option<u64>| since.is_some() && started(pid) == since;
         let default = state.config.default;
         let ended = state.prompts.expire(Instant::now(), default, is_there);
+        let mut trouble = state.prompts.trouble();
         // Also what the kernel has refused before.
         if state.prompts.is_pending {
-            return self.put_answers(state);
-        }
-        if ended.questions {
+            if let Err(error) = self.put_answers(state) {
+                trouble = Some(format!("answers are not in force: {error}"));
+            }
+        } else if ended.questions {
             state.identity.judge_anew()?;
+        }
+        match trouble {
+            Some(trouble) => self.alerts.raise(super::ABOUT_QUESTIONS, trouble),
+            None => self.alerts.clear(super::ABOUT_QUESTIONS),
         }
         Ok(())
     }

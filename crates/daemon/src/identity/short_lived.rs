@@ -10,6 +10,9 @@ use super::{Apps, executables::Executables};
 
 /// So many are remembered; of more the one goes that was met longest ago.
 const MAX_SHORT_LIVED: usize = 128;
+/// So many processes that wait for something are remembered with what was told of them; of
+/// others it is not listed that they have ended meanwhile.
+const MAX_WAITING: usize = 1024;
 
 /// A program that was gone when weir wanted to see who it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,6 +34,8 @@ pub struct ShortLived {
 pub(super) struct ShortLivedPrograms {
     met: BTreeMap<(Option<String>, String, u32), (u64, Timestamp)>,
     total: u64,
+    /// Processes that cannot be told yet, by number, as they were asked about.
+    waiting: BTreeMap<u32, IdentityEvent>,
 }
 
 impl ShortLivedPrograms {
@@ -39,6 +44,22 @@ impl ShortLivedPrograms {
         let path = event.executable.and_then(|key| executables.path(key));
         let path = path.map(|path| path.to_string_lossy().into_owned());
         self.add((path, event.comm.to_text(), event.uid), Timestamp::now());
+    }
+
+    /// A process was asked about, and who it is will be known later.
+    pub fn wait(&mut self, event: &IdentityEvent) {
+        if self.waiting.len() < MAX_WAITING || self.waiting.contains_key(&event.pid) {
+            self.waiting.insert(event.pid, *event);
+        }
+    }
+
+    /// A process waits no more. `is_gone`: it has ended before it could be told.
+    pub fn end_wait(&mut self, pid: u32, is_gone: bool, executables: &Executables) {
+        if let Some(event) = self.waiting.remove(&pid)
+            && is_gone
+        {
+            self.note(&event, executables);
+        }
     }
 
     fn add(&mut self, program: (Option<String>, String, u32), now: Timestamp) {
@@ -88,7 +109,60 @@ impl Apps {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
+    use weir_bpf::identity::{Comm, DecidedBy, IdentityEventKind, Key};
+
     use super::*;
+
+    fn asked(pid: u32) -> IdentityEvent {
+        IdentityEvent {
+            kind: IdentityEventKind::Unknown,
+            key: Key {
+                set: [1, 1],
+                cgroup: 0,
+                uid: 0,
+                space: 0,
+                anonymous: false,
+            },
+            pid,
+            uid: pid,
+            comm: Comm::default(),
+            executable: None,
+            cgroup: 0,
+            netns: 0,
+            holder: None,
+            holders: Default::default(),
+            peer: Ipv6Addr::UNSPECIFIED,
+            port: 0,
+            protocol: 0,
+            is_out: true,
+            by: DecidedBy::Unknown,
+            passes: false,
+            is_of_second: false,
+        }
+    }
+
+    #[test]
+    fn who_ends_while_its_package_is_looked_up_is_listed() {
+        let (mut all, executables) = (ShortLivedPrograms::default(), Executables::default());
+        for pid in [7, 8] {
+            all.wait(&asked(pid));
+        }
+        // The one is known now, the other one gone, and nobody was asked about the third.
+        all.end_wait(7, false, &executables);
+        all.end_wait(8, true, &executables);
+        all.end_wait(8, true, &executables);
+        all.end_wait(9, true, &executables);
+        let list: Vec<_> = all.list().iter().map(|one| (one.uid, one.count)).collect();
+        assert_eq!(list, [(8, 1)]);
+        // Bounded, and who waits already has what was told last.
+        for pid in 0..MAX_WAITING as u32 + 5 {
+            all.wait(&asked(pid));
+        }
+        all.wait(&asked(3));
+        assert_eq!(all.waiting.len(), MAX_WAITING);
+    }
 
     #[test]
     fn of_many_programs_the_last_ones_are_remembered() {

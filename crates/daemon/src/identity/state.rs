@@ -410,12 +410,28 @@ impl State {
         Ok(Identified::Known)
     }
 
-    /// Identifies those whose packages were looked up.
+    /// Identifies those whose packages were looked up. Who is gone by now is listed as one
+    /// that has ended too early; who does not stand still is asked about when it sends again.
+    ///
+    /// # Errors
+    /// The first of those of the kernel: the others are identified all the same.
     pub(super) fn identify_answered(&mut self) -> Result<(), weir_bpf::Error> {
+        let mut result = Ok(());
         for pid in self.packages.take_answered() {
-            self.identify(pid, true)?;
+            match self.identify(pid, true) {
+                // It waits again: dpkg has written meanwhile.
+                Ok(Identified::Later) => (),
+                Ok(found) => {
+                    let is_gone = found == Identified::Gone;
+                    self.short_lived.end_wait(pid, is_gone, &self.executables);
+                }
+                Err(error) => {
+                    self.short_lived.end_wait(pid, false, &self.executables);
+                    result = result.and(Err(error));
+                }
+            }
         }
-        Ok(())
+        result
     }
 
     /// Takes back what was concluded from files that somebody waits to write to.
