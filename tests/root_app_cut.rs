@@ -176,6 +176,70 @@ fn root_revoked_connections_are_closed_at_once_and_others_go_on() {
     assert_eq!(cut_so_far(&host), 6);
 }
 
+/// A hole in a library is known, and there is no other version yet: whatever program maps it is
+/// cut off by one command, and the others go on.
+#[test]
+fn root_what_maps_a_vulnerable_library_is_cut_off_within_a_second_and_others_go_on() {
+    let Some(host) = TestHost::new("hole", "default = \"allow\"\n") else {
+        return;
+    };
+    let mapped = "import ssl\nprint(next(l.split()[-1] for l in open('/proc/self/maps') if '/libssl.so' in l))";
+    let library = host.space.output(PYTHON, &["-c", mapped]).unwrap();
+    let library = String::from_utf8(library.stdout).unwrap();
+    let library = library.trim();
+    if library.is_empty() {
+        eprintln!("skipped: a python3 with libssl.so (probe: import ssl)");
+        return;
+    }
+    let (_server, mut server) = serve(&host);
+    let all = [
+        ("tcp", "127.0.0.1"),
+        ("tcp", "::1"),
+        ("udp", "127.0.0.1"),
+        ("udp", "::1"),
+    ];
+    let with_library = format!("import ssl\n{CLIENT}");
+    let begin = |script: &str, more: &[&str]| {
+        let of_each = all.iter().map(|(kind, addr)| {
+            let words = [&[PYTHON, "-c", script, kind, addr, "7007"], more].concat();
+            let mut client = host.begin(&words);
+            assert_eq!(client.line(), "answer b'before\\n'", "{kind} {addr}");
+            client
+        });
+        of_each.collect::<Vec<_>>()
+    };
+    let mut vulnerable = begin(&with_library, &[]);
+    let mut others = begin(CLIENT, &["then"]);
+    assert_eq!(host.curl("127.0.0.1"), "200");
+    let begun = Instant::now();
+    host.host.done(&["app", "deny", "--library", library]);
+    let (commanded, done) = (begun.elapsed(), Instant::now());
+    for (client, of) in vulnerable.iter_mut().zip(&all) {
+        assert_eq!(client.line(), "ConnectionAbortedError", "{of:?}");
+    }
+    for _ in 0..2 {
+        let end = server.next().unwrap();
+        assert!(end.starts_with("ConnectionResetError"), "{end}");
+    }
+    println!("{commanded:?}, and {:?} after it", done.elapsed());
+    assert!(
+        done.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        done.elapsed()
+    );
+    // Another program with the same library begins nothing either.
+    for address in ["127.0.0.1", "[::1]"] {
+        soon("curl to be refused", || {
+            (host.curl(address) == "000").then_some(())
+        });
+        assert_eq!(host.connects(address).trim(), "connected", "{address}");
+    }
+    for (client, of) in others.iter_mut().zip(&all) {
+        client.go_on();
+        assert_eq!(client.line(), "answer b'after\\n'", "{of:?}");
+    }
+}
+
 /// What is only observed is not ended, and neither is a server that listens.
 #[test]
 fn root_nothing_is_closed_where_weir_only_observes() {
