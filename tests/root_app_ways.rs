@@ -1,5 +1,6 @@
-//! The bad day of rules about programs: a socket with two holders, io_uring, connections that
-//! are there when the rules change, and more events than the kernel has room for.
+//! The bad day of rules about programs: a socket with two holders, io_uring, each way to get
+//! other code or another sender behind a socket, connections that are there when the rules
+//! change, and more events than the kernel has room for.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -194,6 +195,159 @@ fn root_a_socket_with_a_second_holder_is_allowed_only_if_both_are() {
     assert_eq!(client.line(), "shared");
     client.go_on();
     assert_eq!(client.line(), "answer b'after\\n'");
+}
+
+/// A socket that has sent to itself what arrived; then something happens, and it sends again.
+/// `other` is another program, which does with descriptor 9, or that of its parent, what it is
+/// told to.
+const SCENARIO: &str = r#"
+import array, ctypes, mmap, os, socket, subprocess, sys, time
+mode, transport, family, lib, other = sys.argv[1:6]
+kind, addr = (socket.AF_INET, '127.0.0.1') if family == '4' else (socket.AF_INET6, '::1')
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+READ, EXEC, PRIVATE, FIXED = 1, 4, 2, 0x10
+def worked(value):
+    if value in (-1, None, 2 ** 64 - 1): sys.exit(f'{mode}: errno {ctypes.get_errno()}')
+    return value
+def of_lib(prot, at=None, flags=0):
+    return worked(libc.mmap(at, 4096, prot, PRIVATE | flags, os.open(lib, 0), 0))
+# An executable mapping of equal size that "fixed" puts the library's in the place of.
+before = worked(libc.mmap(None, 4096, READ | EXEC, PRIVATE, os.open('/proc/self/exe', 0), 0))
+def pair():
+    if transport == 'udp':
+        s = socket.socket(kind, socket.SOCK_DGRAM); s.bind((addr, 0))
+        c = socket.socket(kind, socket.SOCK_DGRAM); c.connect(s.getsockname())
+        return c, s
+    l = socket.socket(kind); l.bind((addr, 0)); l.listen(1)
+    for n in range(10):
+        c = socket.socket(kind); c.settimeout(1.5)
+        try: c.connect(l.getsockname()); break
+        except OSError: time.sleep(.2)
+    c.settimeout(None)
+    return c, l.accept()[0]
+c, s = pair(); s.settimeout(.5)
+for n in range(20):
+    try: c.send(b'before'); print('before:', s.recv(100), flush=True); break
+    except OSError: time.sleep(.2)
+s.settimeout(1.5)
+def send():
+    try: c.send(b'after')
+    except OSError: pass
+# What the other program does first, and then until it may.
+OTHERS = {
+    'inherited': ("import os", "os.write(9, b'after')"),
+    'sendfile': ("import os; f = os.memfd_create('x'); os.write(f, b'after')", "os.sendfile(9, f, 0, 5)"),
+    'splice': ("import os; r, w = os.pipe(); os.write(w, b'after')", "os.splice(r, 9, 5)"),
+    'zerocopy': ("import socket; s = socket.socket(fileno=9); s.setsockopt(1, 60, 1)", "s.send(b'after', 0x4000000)"),
+    'scm': ("import array, os, socket; a = socket.socket(fileno=8).recvmsg(1, 100)[1]; f = array.array('i', a[0][2][:4])[0]", "os.write(f, b'after')"),
+    'pidfd': ("import ctypes, os; f = ctypes.CDLL(None).syscall(438, os.pidfd_open(os.getppid()), 9, 0)", "os.write(f, b'after')"),
+}
+UNTIL = """
+import time
+for n in range(60):
+    try: %s; break
+    except OSError: time.sleep(.02)
+"""
+if mode == 'mmap': of_lib(READ | EXEC); send()
+elif mode == 'mprotect': worked(libc.mprotect(ctypes.c_void_p(of_lib(READ)), 4096, READ | EXEC)); send()
+elif mode == 'pkey_mprotect': worked(libc.syscall(329, ctypes.c_void_p(of_lib(READ)), 4096, READ | EXEC, -1)); send()
+elif mode == 'fixed': of_lib(READ | EXEC, before, FIXED); send()
+elif mode == 'anonymous': worked(libc.mmap(None, 4096, READ | EXEC, PRIVATE | 0x20, -1, 0)); send()
+elif mode == 'unmap': libc.munmap(ctypes.c_void_p(before), 4096); send()
+else:
+    os.dup2(c.fileno(), 9, True); a, b = socket.socketpair(); os.dup2(b.fileno(), 8, True)
+    passed = {'scm': (8,), 'pidfd': ()}.get(mode, (9,))
+    p = subprocess.Popen([other, '-c', OTHERS[mode][0] + UNTIL % OTHERS[mode][1]], pass_fds=passed, stderr=subprocess.DEVNULL)
+    if mode == 'scm': a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [9]))])
+try: print('after:', s.recv(100), flush=True)
+except OSError as e: print('nothing', type(e).__name__, flush=True)
+os._exit(0)
+"#;
+
+/// Another program with the same bytes in front, so that it does what this one does.
+fn another(host: &TestHost, program: &str) -> String {
+    let path = host.host.path("another").to_str().unwrap().to_owned();
+    // By a process of its own: a child of another test could have a descriptor of ours.
+    let copy = "cp \"$1\" \"$2\" && echo another >> \"$2\"";
+    let done = Command::new("sh")
+        .args(["-c", copy, "sh", program, &path])
+        .status();
+    assert!(done.unwrap().success());
+    path
+}
+
+/// Ways to have a library mapped executable that a rule denies, or executable memory of no
+/// file, and ways by which another program comes to the socket. Of the latter it is shown that
+/// they work: that program is allowed then.
+#[test]
+fn root_each_way_to_other_code_and_to_another_sender_is_met() {
+    let lib = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
+    if !std::path::Path::new(lib).exists() {
+        eprintln!("skipped: {lib} (probe: it is not there)");
+        return;
+    }
+    let rules = |programs: &[&str]| {
+        let denied = format!(
+            "[app.rules.lib]\nverdict = \"drop\"\nobject = \"{}\"\n[app.rules.anonymous]\nverdict = \"drop\"\nanonymous = true\n",
+            sha256(lib)
+        );
+        allow(programs).replace(
+            "[app.rules.clients]",
+            &format!("{denied}[app.rules.clients]"),
+        )
+    };
+    let Some(host) = TestHost::new("each", &rules(&[PYTHON])) else {
+        return;
+    };
+    let other = another(&host, PYTHON);
+    soon("python to be known", || {
+        (host.connects("127.0.0.1").trim() == "connected").then_some(())
+    });
+    let after = |mode: &str, transport: &str, family: &str| {
+        let words = [PYTHON, "-c", SCENARIO, mode, transport, family, lib, &other];
+        let done = host.run(&words);
+        let told = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        assert!(told.contains("before: b'before'"), "{mode}: {told}");
+        let after = told.lines().nth(1).map(str::to_owned);
+        after.unwrap_or_else(|| panic!("{mode}: {told}"))
+    };
+    let each = |modes: &[&str], arrives: bool| {
+        for mode in modes {
+            for (transport, family) in [("tcp", "4"), ("tcp", "6"), ("udp", "4"), ("udp", "6")] {
+                let told = after(mode, transport, family);
+                // Soon after rules have changed the connection is ended besides.
+                let is_as_wanted = match arrives {
+                    true => told == "after: b'after'",
+                    false => told.starts_with("nothing "),
+                };
+                assert!(is_as_wanted, "{mode} {transport} IPv{family}: {told}");
+            }
+        }
+    };
+    each(
+        &["mmap", "mprotect", "pkey_mprotect", "fixed", "anonymous"],
+        false,
+    );
+    each(&["unmap"], true);
+    let senders = [
+        "inherited",
+        "sendfile",
+        "splice",
+        "zerocopy",
+        "scm",
+        "pidfd",
+    ];
+    each(&senders, false);
+    host.configure(&rules(&[PYTHON, &other]));
+    host.host.done(&["reload"]);
+    soon("the other program to be known", || {
+        let word = "import socket\ntry: socket.create_connection(('127.0.0.1', 8080), 3); print('connected')\nexcept OSError: print('no')";
+        let done = host.run(&[&other, "-c", word]);
+        (String::from_utf8_lossy(&done.stdout).trim() == "connected").then_some(())
+    });
+    each(&senders, true);
 }
 
 /// The C compiler's program that sends by io_uring; none: there is no compiler.
