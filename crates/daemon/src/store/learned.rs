@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, Transaction, params};
 
-use super::row::DatabaseError;
+use super::row::{DatabaseError, TextRow};
 
 /// The table; part of the schema.
 pub(super) const SCHEMA: &str = "
@@ -33,9 +33,7 @@ pub(super) fn write(transaction: &Transaction<'_>, row: &LearnedRow) -> Result<(
 }
 
 /// All rows: keys, which may be no text, and records; `None` is one that is no text.
-pub(super) fn all(
-    connection: &Connection,
-) -> Result<Vec<(Vec<u8>, Option<String>)>, DatabaseError> {
+pub(super) fn all(connection: &Connection) -> Result<Vec<TextRow>, DatabaseError> {
     let mut query =
         connection.prepare("SELECT CAST(key AS BLOB), record FROM learned ORDER BY key")?;
     let rows = query.query_map([], |row| {

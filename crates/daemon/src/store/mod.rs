@@ -44,7 +44,7 @@ pub use history::KeepHistory;
 pub use learned::LearnedRow;
 pub use progress::Progress;
 pub use resolved::ResolvedRow;
-pub use row::DatabaseError;
+pub use row::{DatabaseError, TextRow};
 
 use crate::threads;
 use clock::Now;
@@ -425,13 +425,13 @@ impl Store {
     }
 
     /// What programs were seen doing: keys and records.
-    pub fn learned(&self) -> Vec<(Vec<u8>, Option<String>)> {
+    pub fn learned(&self) -> Vec<TextRow> {
         self.read(learned::all)
     }
 
     /// The addresses that names in rules had last: of so many names at most; `None` is a
     /// record of more than `longest` bytes, or of another kind.
-    pub fn resolved(&self, names: usize, longest: usize) -> Vec<(Vec<u8>, Option<String>)> {
+    pub fn resolved(&self, names: usize, longest: usize) -> Vec<TextRow> {
         self.read(|connection| resolved::all(connection, names, longest))
     }
 

@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, Transaction, params};
 
-use super::row::DatabaseError;
+use super::row::{DatabaseError, TextRow};
 
 /// The table; part of the schema.
 pub(super) const SCHEMA: &str = "
@@ -46,7 +46,7 @@ pub(super) fn all(
     connection: &Connection,
     rows: usize,
     longest: usize,
-) -> Result<Vec<(Vec<u8>, Option<String>)>, DatabaseError> {
+) -> Result<Vec<TextRow>, DatabaseError> {
     let mut query = connection.prepare(
         "SELECT substr(CAST(name AS BLOB), 1, ?1),
                 CASE WHEN length(CAST(record AS BLOB)) <= ?2 THEN record END

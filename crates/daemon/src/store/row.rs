@@ -7,6 +7,9 @@ use jiff::Timestamp;
 use rusqlite::ErrorCode;
 use weir_core::{BanTarget, Prefix};
 
+/// A key, which may be no text, and a record; `None`: that is no text, or too long.
+pub type TextRow = (Vec<u8>, Option<String>);
+
 /// A fault of the database.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
