@@ -173,6 +173,31 @@ for packet in sys.argv[1].split():
     os.write(tun, bytes.fromhex(packet))
 ";
 
+/// What a geofence cannot be had for, a reload may add when it leaves the geofence.
+#[test]
+fn root_one_reload_leaves_the_geofence_and_adds_a_tun_device() {
+    if skipped(&[]) {
+        return;
+    }
+    let net = TestNet::new();
+    let tuntap = ["tuntap", "add", "mode", "tun", "name", "tun0"];
+    if net.host.run("ip", &tuntap).is_err() {
+        println!("skipped: no /dev/net/tun");
+        return;
+    }
+    net.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
+    let fenced = "[geofence]\ndeny = [\"country:AQ\"]\n";
+    let both = "interfaces = [\"eth0\", \"tun0\"]\n";
+    let weir = Weir::start(&net.host, &format!("interfaces = [\"eth0\"]\n{fenced}"));
+    weir.configure(both);
+    weir.ask(&["reload"]).done();
+    assert_eq!(weir.attachment("tun0").0, "netfilter");
+    weir.configure(&format!("{both}{fenced}"));
+    weir.ask(&["reload"]).refused(&["geofence", "tun0"]);
+    assert_eq!(weir.attachment("tun0").0, "netfilter");
+    assert_eq!(weir.json(&["status"])["alerts"], serde_json::json!([]));
+}
+
 /// A device without Ethernet frames, as wireguard's and ppp's: `auto` finds the
 /// one hook that is there. What that cannot do is refused by name.
 #[test]

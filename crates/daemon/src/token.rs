@@ -175,25 +175,25 @@ impl Tokens {
         self.state().as_ref().map(|state| state.keys.clone())
     }
 
-    /// As [`Self::apply`], for a configuration that was in force a moment ago: if its keys
-    /// cannot be read any more, with these.
+    /// As [`Self::apply`], for a configuration that was in force a moment ago, with the keys
+    /// that it had then: what has become of their file is for the next reload.
     ///
     /// # Errors
-    /// The kernel refuses something; or the keys could not be read, and all is in force with
-    /// those of before.
+    /// The kernel refuses something; or the keys cannot be read any more, and all is in force
+    /// with those of before.
     pub fn put_back(
         &self,
         config: Option<&TokenConfig>,
         observe: bool,
         before: KeyRing,
     ) -> Result<(), TokenError> {
-        let Some((config, unread)) =
-            config.and_then(|config| Some((config, accepted_keys(config).err()?)))
-        else {
-            return self.apply(config, observe);
+        let Some(config) = config else {
+            return self.apply(None, observe);
         };
         self.put(&mut self.state(), config, observe, before)?;
-        Err(TokenError::KeysOfBefore(Box::new(unread)))
+        accepted_keys(config)
+            .map(drop)
+            .map_err(|unread| TokenError::KeysOfBefore(Box::new(unread)))
     }
 
     fn put(

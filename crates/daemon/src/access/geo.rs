@@ -381,7 +381,7 @@ impl GeoService {
     }
 
     /// Has databases in force again as they were read, whatever their files have become,
-    /// which is seen with the next look. The same ones cost nothing.
+    /// which is seen with the next look. Does nothing where the same are wanted.
     pub fn put_back(&self, before: DatabasesInForce) {
         let DatabasesInForce(mut before) = before;
         let mut state = self.state();

@@ -34,7 +34,8 @@ fn step<E: Into<StartError>>(
     }
 }
 
-/// What a refused reload may find gone, and takes back from here: what files had before it.
+/// Databases and keys as they were read before a reload: a roll-back puts these back, whatever
+/// their files have become.
 struct Before {
     databases: DatabasesInForce,
     keys: Option<KeyRing>,
@@ -51,10 +52,11 @@ impl Before {
 
 /// Puts exemptions, rules about programs, tokens, decoy ports, geofence, lists and pools of a
 /// configuration into force; nobody else may change them meanwhile. `keys`: those of before,
-/// with which tokens that are taken back stay in force if their file is gone.
+/// with which a roll-back puts tokens back.
 ///
-/// What the configuration goes without goes last, when nothing can refuse it any more: a
-/// reload that is refused leaves no moment without a geofence or without tokens.
+/// What the configuration goes without goes last, when little can refuse it any more: a
+/// reload that is refused leaves no moment without a geofence or without tokens. What it
+/// changes of them is in force while pools wait for their first checks, and then taken back.
 fn put_rules_alone(
     service: &Service,
     config: &Config,
@@ -81,6 +83,10 @@ fn put_rules_alone(
     let classes = || service.classes.apply(&alone.classes, config.fences());
     let has_decoys = config.decoy.is_some() || config.tarpit.is_some();
     let has_geography = config.geography().is_some();
+    // First, for rules about programs and access lists of pools ask it, too.
+    if has_geography {
+        geography();
+    }
     if config.app.is_some() {
         step(apps(), failed)?;
     }
@@ -90,14 +96,10 @@ fn put_rules_alone(
     if has_decoys {
         step(decoys(), failed)?;
     }
-    // Access lists of pools ask it as well.
-    if has_geography {
-        geography();
-    }
     if config.geofence.is_some() {
         step(classes(), failed)?;
     }
-    // When nothing else can refuse the configuration: pools that it changes or drops would
+    // Behind all that is likely to refuse the configuration: pools that it changes or drops
     // lose flows, which no roll-back brings back.
     let pools = service.balancer.apply(config.balance.as_ref());
     step(pools, failed)?;
@@ -205,8 +207,8 @@ fn change_backend(
         match about.map(|at| dispensable.swap_remove(at)) {
             Some(Feature::Decoys) => service.decoy.apply(&alone.decoy, None, None, &[])?,
             Some(Feature::Geofence) => service.classes.apply(&alone.classes, config.fences())?,
-            Some(_) => service.balancer.apply(config.balance.as_ref())?,
-            None => return Err(refused.into()),
+            Some(Feature::Balance) => service.balancer.apply(config.balance.as_ref())?,
+            _ => return Err(refused.into()),
         }
     }
 }

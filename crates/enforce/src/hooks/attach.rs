@@ -15,7 +15,7 @@ use super::{
     programs::{HookPlan, Programs},
     refusal::refusal,
 };
-use crate::{Error, hook_selection};
+use crate::{Error, Feature, hook_selection};
 
 /// The interface that every network namespace has.
 const LOOPBACK: u32 = 1;
@@ -25,6 +25,14 @@ fn tc() -> Hook {
     match weir_bpf::probe::tcx_programs(LOOPBACK) {
         Some(_) => Hook::Tcx,
         None => Hook::ClsBpf,
+    }
+}
+
+/// That what goes out cannot be judged, as only geofence and lists want it to be.
+fn outbound_not_judged(says: String) -> Error {
+    Error::NotOffered {
+        feature: Feature::Geofence,
+        says,
     }
 }
 
@@ -327,7 +335,7 @@ impl Interface {
             }
         }
         if !device.is_ethernet() {
-            return Err(Error::Unsupported(format!(
+            return Err(outbound_not_judged(format!(
                 "what goes out of {} cannot be judged, as geofence and lists want: it carries no Ethernet frames",
                 self.name
             )));
@@ -368,7 +376,7 @@ impl Interface {
                 Err(e) => refusals.push(refusal(hook, device, &e)),
             }
         }
-        Err(Error::Unsupported(format!(
+        Err(outbound_not_judged(format!(
             "cannot judge what goes out of {}: {}",
             self.name,
             refusals.join("; ")

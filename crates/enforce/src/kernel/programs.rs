@@ -11,15 +11,18 @@ use weir_bpf::{
 
 use crate::{Error, Feature, hooks::Programs};
 
-/// Why netfilter's hook is refused to decoy ports, tarpit ports and pools.
+// Why netfilter's hook is refused, by what is in its way.
+/// To decoy ports.
 const NO_DECOYS: &str = "it has no decoy ports";
+/// To tarpit ports.
 const NO_TARPITS: &str = "it has no tarpit ports";
+/// To pools.
 const NO_POOLS: &str = "it has no load balancing";
 
 impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
-            // First: nothing goes for a hook that is not there.
+            // First: a kernel without the hook is no reason to give up decoys or pools.
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
             Hook::Netfilter if self.decoys.are_there() => Some(NO_DECOYS),
             Hook::Netfilter if self.decoys.are_tarpits_there() => Some(NO_TARPITS),
