@@ -2,8 +2,6 @@
 //! different tokens, or one of which only logs. The kernel asks one of them, so the other
 //! would not hold, and nothing would say so.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use weir_config::Section;
 use weir_core::Prefix;
 
@@ -84,23 +82,9 @@ fn overlap(one: &Requirement, other: &Requirement) -> Option<String> {
 
 /// The one of two prefixes that is within the other one.
 fn narrower(one: Prefix, other: Prefix) -> Option<Prefix> {
-    match (holds(one, other), holds(other, one)) {
+    match (one.covers(other), other.covers(one)) {
         (true, _) => Some(other),
         (_, true) => Some(one),
         _ => None,
-    }
-}
-
-/// Does the prefix hold the other one whole, as the kernel sees it? To it addresses of IPv4
-/// are `::ffff:0:0/96`, which a short prefix of IPv6 holds.
-fn holds(prefix: Prefix, other: Prefix) -> bool {
-    let mapped = Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().to_bits();
-    match (prefix.addr(), other.addr()) {
-        (IpAddr::V6(addr), IpAddr::V4(_)) => {
-            let rest = 128 - u32::from(prefix.bits());
-            let network = |bits: u128| bits.checked_shr(rest).unwrap_or(0);
-            prefix.bits() <= 96 && network(addr.to_bits()) == network(mapped)
-        }
-        _ => prefix.covers(other),
     }
 }

@@ -236,11 +236,11 @@ fn requirements_that_contradict_each_other_are_refused() {
             format!("{another}\nfrom = [\"2001:db8:1::/48\"]"),
             "8080/tcp from 2001:db8:1::/48",
         ),
-        // The kernel has IPv4 as ::ffff:0:0/96.
+        // Of IPv6 alone, though IPv4 is in it as ::ffff:0:0/96.
         (
             "\"8080/tcp\"",
             format!("{another}\nfrom = [\"::/0\"]"),
-            "8080/tcp from 192.0.2.0/24",
+            "8080/tcp from 2001:db8::/32",
         ),
         (
             "\"8080/tcp\"",
@@ -276,6 +276,7 @@ fn requirements_that_contradict_each_other_are_refused() {
             format!("{another}\nfrom = [\"192.0.3.0/24\", \"2001:db9::/32\"]"),
         ),
         ("\"8080/tcp\"", format!("{another}\nfrom = [\"8000::/1\"]")),
+        ("\"8080/tcp\"", format!("{another}\nfrom = [\"::/8\"]")),
         ("\"8000-8100/tcp\"", same.clone()),
     ] {
         let (config, _) = beside(ports, &more).unwrap();
