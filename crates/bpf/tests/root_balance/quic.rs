@@ -229,8 +229,9 @@ fn root_server_ids_are_counted_by_what_they_name() {
                 let all = [0, 1, 2, 3].map(counts);
                 assert_eq!(all, expected, "head {n} on {}", hook.name());
             }
-            // TCP looks the same to nobody.
-            path.forwarded(hook, &packet(family, 1).tcp(8000, 80).build());
+            // The same octets in TCP, where its acknowledgement number stands.
+            let tcp = packet(family, 1).tcp(8000, 80).tcp_seq(1, 0x430c_0a01);
+            path.forwarded(hook, &tcp.build());
             // One that drains has its own still; one that is gone has none.
             path.write_real(0, true, true);
             path.forwarded(hook, &quic(family, 8001, &short(&[10, 1])));

@@ -77,8 +77,8 @@ pub struct ServiceStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quic_placed: Option<u64>,
     /// Packets whose QUIC connection ID has the server ID of no real that takes packets:
-    /// they went by their flow. Of a real that is gone, or a server that writes another ID
-    /// than the configuration says.
+    /// they went by their flow. Of a real that is gone, of a server that writes another ID
+    /// than the configuration says, or random: one in eight looks like one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quic_unknown: Option<u64>,
     /// The proxy's counters, with `forward` = `proxy`; the packets above are 0, and

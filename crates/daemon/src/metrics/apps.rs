@@ -97,7 +97,7 @@ impl AppMetrics {
             ),
             overflow_flows: registry.totals(
                 "weir_app_overflow_flows_total",
-                "Flows of datagrams that others have begun beyond the share of their socket, which take no room from flows of other sockets.",
+                "New incoming flows of datagrams beyond 1,024 of one socket in ten seconds; they have a table of their own.",
                 &[],
             ),
             crowded: registry.totals(

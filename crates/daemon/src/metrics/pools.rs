@@ -68,12 +68,12 @@ impl PoolMetrics {
             ),
             displaced: registry.totals(
                 "weir_pool_service_displaced_flows_total",
-                "Flows that had several packets, the last one lately, and were forgotten for new ones of the service.",
+                "Flows with several packets, the last within 64 times 256 timer ticks, that were forgotten for new flows of this service.",
                 SERVICE,
             ),
             quic: registry.totals(
                 "weir_pool_service_quic_packets_total",
-                "Packets with a server ID in their QUIC connection ID: of a real, to which they went, or of none.",
+                "Packets with a server ID in their QUIC connection ID, by server: known (it names a real, to which they went) or unknown (it names none; they went by their flow).",
                 &["pool", "vip", "port", "server"],
             ),
             up: registry.gauges(
