@@ -2,7 +2,8 @@
 //! and the same lines through Fail2ban's own `fail2ban-regex` and through `fail2ban-rs`, where
 //! they are installed; both must find as much. fail2ban-rs runs none of Fail2ban's filters: its
 //! rows are those of its own filter for the same messages, which has fewer expressions, and
-//! there is none for `recidive`. Then all filters of the package over one log.
+//! there is none for `recidive`. Then lines that are written to make matching slow, twenty jails
+//! at one log, and all filters of the package over one log.
 
 use std::{
     fmt::Write as _,
@@ -39,6 +40,39 @@ const FAIL2BAN_RS_FILTERS: [(&str, &str); 3] = [
 const ADDRESSES: u32 = 250;
 /// Lines of the log that all filters read.
 const MIXED_LINES: u32 = 4_000;
+/// Words of a line that is written to make matching slow.
+const WORDS: usize = 10_000;
+/// The lines of GHSA-33wh-ccjc-p397.
+const HOSTILE: [HostileLine; 2] = [
+    HostileLine {
+        filter: "domino-smtp",
+        begin: "%m-%d-%Y %H:%M:%S  smtp: ",
+        word: "A ",
+        failed: "192.0.2.5 authentication failure using internet password",
+        end: "192.0.2.5 authentication failure using internet passwordX",
+    },
+    HostileLine {
+        filter: "dovecot",
+        begin: "%b %d %H:%M:%S host dovecot: imap-login: Disconnected",
+        word: ": a",
+        failed: " (tried to use disallowed PLAIN auth): user=<>, rip=192.0.2.5",
+        end: " no match",
+    },
+];
+/// Jails with one filter and one log.
+const JAILS: usize = 20;
+
+/// A line that a loop of an expression may take in very many ways.
+struct HostileLine {
+    filter: &'static str,
+    /// With what `strftime` puts in for the date.
+    begin: &'static str,
+    word: &'static str,
+    /// An end by which it is a failure.
+    failed: &'static str,
+    /// An end by which it is none.
+    end: &'static str,
+}
 
 /// The files of this host.
 struct Disk;
@@ -95,7 +129,76 @@ pub fn add_rows(report: &mut Report, dir: &Path, rounds: usize) -> anyhow::Resul
             report.add_ratio(&row, "k/s", &of_rust, (&target, &ours));
         }
     }
+    add_hostile_rows(report, rounds)?;
+    add_shared_rows(report, rounds)?;
     add_mixed_rows(report, rounds)
+}
+
+/// What a line of GHSA-33wh-ccjc-p397 costs that has ten thousand words, with nothing learned
+/// before: with twenty of them the expression takes Python minutes where it does not fit. So
+/// long a line reaches no filter of the daemon's, which reads none of 8 KiB or more.
+fn add_hostile_rows(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
+    let zone = TimeZone::system();
+    for hostile in &HOSTILE {
+        let source = load_filter(&Disk, Path::new(DIR), hostile.filter, &[])?;
+        let filter = Filter::new(&source)?;
+        let now = Timestamp::now().to_zoned(zone.clone());
+        let begin = now.strftime(hostile.begin);
+        let words = hostile.word.repeat(WORDS);
+        for (end, is_failure) in [(hostile.failed, true), (hostile.end, false)] {
+            let text = format!("{begin}{words}{end}");
+            let mut millis = Vec::new();
+            for _ in 0..rounds {
+                let mut state = filter.state();
+                let (line, clock) = at_hand(&text, &zone);
+                let begin = Instant::now();
+                let found = filter.read(&mut state, line, clock);
+                millis.push(begin.elapsed().as_secs_f64() * 1e3);
+                ensure!(
+                    found.is_ok() == is_failure && state.exhausted() == 0,
+                    "{}: a line that ends with {end:?}: a failure: {}, given up: {}",
+                    hostile.filter,
+                    found.is_ok(),
+                    state.exhausted() > 0
+                );
+            }
+            let what = match is_failure {
+                true => "a failure",
+                false => "no failure",
+            };
+            let name = hostile.filter;
+            let row = format!("target hostile line of {WORDS} words through {name}, {what}");
+            report.add(&row, "ms", &millis);
+        }
+    }
+    Ok(())
+}
+
+/// Jails of sshd's filter over one log, in each line of which each of them finds a failure: one
+/// of them alone, and all of them at each line, whose date is found once. Lines read, a second,
+/// each jail's counted.
+fn add_shared_rows(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
+    let source = load_filter(&Disk, Path::new(DIR), "sshd", &[])?;
+    let filters = vec![Filter::new(&source)?; JAILS];
+    let log = log("sshd", LINES / JAILS as u32);
+    let lines: Vec<_> = log.lines().collect();
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        for (filters, rates) in [(&filters[..1], &mut alone), (&filters[..], &mut together)] {
+            let (seconds, found) = all_at_each_line(filters, &lines);
+            ensure!(
+                found.iter().all(|found| *found == lines.len()),
+                "{found:?} of {} lines were failures",
+                lines.len()
+            );
+            rates.push((lines.len() * filters.len()) as f64 / seconds / 1e3);
+        }
+    }
+    let base = "line read by one jail, one log";
+    report.add(base, "k/s", &alone);
+    let target = format!("target line read by {JAILS} jails, one log");
+    report.add_ratio(&target, "k/s", &together, (base, &alone));
+    Ok(())
 }
 
 /// All filters of the package over one log with lines of four programs: each alone, and all of
