@@ -116,7 +116,7 @@ fn with_daemon(
 }
 
 /// Private memory of a process, MiB.
-fn rss_anon(pid: u32) -> anyhow::Result<f64> {
+pub fn rss_anon(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = status
         .lines()

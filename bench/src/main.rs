@@ -8,6 +8,7 @@ mod cores;
 mod delay;
 mod energy;
 mod fail2ban_lines;
+mod fail2ban_start;
 mod fill;
 mod flood;
 mod hooks;
@@ -36,7 +37,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// The packet path, insertion, restore, and log line to drop.
+    /// The packet path, insertion, restore, start, and log line to drop.
     Packet(PacketArgs),
     /// Log lines to findings: the sshd filter and the ledger on one core.
     Lines(lines::LinesArgs),
@@ -127,6 +128,9 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
     }
     if wanted("insert") || wanted("restore") {
         fill::run(&mut report, &weir)?;
+    }
+    if wanted("start with 99 jails") || wanted("memory of 99 jails") {
+        fail2ban_start::run(&mut report, &weir, args.rounds.clamp(1, 5))?;
     }
     if wanted("delay") {
         ban_latency::file(&mut report, &weir)?;
