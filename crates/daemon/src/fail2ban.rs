@@ -24,7 +24,9 @@ use weir_core::{
     detect::JournalMatch,
     policy::{BanTime, JailLimits, format_duration},
 };
-use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes, server_limits};
+use weir_fail2ban::{
+    ActionKind, FilterSource, Jail, Log, LogFacts, load_jails, notes, server_limits,
+};
 
 pub use crate::fail2ban_journal::read_journal;
 use crate::{
@@ -229,8 +231,9 @@ pub fn found(dir: &Path, host: &dyn HostFacts) -> Result<Fail2ban, weir_fail2ban
     for (name, error) in all.broken {
         found.broken.push((name, error.to_string()));
     }
+    let mut compiled = Compiled::default();
     for jail in all.jails {
-        match jail_config(&jail) {
+        match jail_config(&jail, &mut compiled) {
             Ok(config) => {
                 if jail.counts_bans {
                     found.count_bans.push(jail.name.clone());
@@ -262,8 +265,23 @@ impl LogFacts for Facts<'_> {
     }
 }
 
+/// The filters that are compiled already: jails that read by the same one have it in common.
+#[derive(Default)]
+struct Compiled(Vec<Arc<Fail2banFilter>>);
+
+impl Compiled {
+    fn of(&mut self, source: &FilterSource) -> Result<Arc<Fail2banFilter>, String> {
+        if let Some(known) = self.0.iter().find(|known| known.source() == source) {
+            return Ok(known.clone());
+        }
+        let filter = Arc::new(Fail2banFilter::new(source).map_err(|e| e.to_string())?);
+        self.0.push(filter.clone());
+        Ok(filter)
+    }
+}
+
 /// A jail of Fail2ban's as weir runs it.
-fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
+fn jail_config(jail: &Jail, compiled: &mut Compiled) -> Result<JailConfig, String> {
     let name = &jail.name;
     if name.len() > MAX_NAME || !name.bytes().all(name_byte) {
         return Err(format!(
@@ -319,7 +337,6 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             format!("logtimezone = {text}; allowed: UTC, or with an offset as UTC+0200")
         })?),
     };
-    let compiled = |filter| Fail2banFilter::new(filter).map_err(|e| e.to_string());
     Ok(JailConfig {
         name: name.clone(),
         filter: jail.filter.name.clone(),
@@ -342,9 +359,9 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             .clone()
             .map(|(script, keep)| IgnoreCommand { script, keep }),
         commands: commands(jail),
-        fail2ban: Some(Arc::new(compiled(&jail.filter)?)),
+        fail2ban: Some(compiled.of(&jail.filter)?),
         own_bans: match &jail.ban_log_filter {
-            Some(filter) => Some(Arc::new(compiled(filter)?)),
+            Some(filter) => Some(compiled.of(filter)?),
             None => None,
         },
     })
@@ -474,4 +491,41 @@ pub fn describe(jail: &JailConfig) -> String {
         jail.scope,
         jail.action
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_fail2ban::{Origin, Pattern};
+
+    use super::*;
+
+    fn source(failregex: &str) -> FilterSource {
+        FilterSource {
+            name: "shop".to_owned(),
+            failregex: vec![Pattern {
+                text: failregex.to_owned(),
+                origin: Origin::default(),
+            }],
+            ignoreregex: Vec::new(),
+            prefregex: None,
+            datepattern: None,
+            maxlines: 1,
+            says_maxlines: false,
+            journalmatch: Vec::new(),
+            logencoding: None,
+            usedns: None,
+            logtype: None,
+            origin: "shop.conf".into(),
+        }
+    }
+
+    #[test]
+    fn jails_that_read_alike_have_one_filter_in_common() {
+        let mut compiled = Compiled::default();
+        let mut of = |failregex| compiled.of(&source(failregex)).unwrap();
+        let (first, other, again) = (of("^no <HOST>$"), of("^not <HOST>$"), of("^no <HOST>$"));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(!Arc::ptr_eq(&first, &other));
+        assert_ne!(first.failregex(), other.failregex());
+    }
 }
