@@ -42,6 +42,20 @@ pub const MAX_EXECUTABLES: usize = abi::IDENT_EXECUTABLES as usize;
 /// Networks of all rules of one configuration: the next one is written beside the last.
 pub const MAX_NETWORKS: usize = abi::IDENT_NETWORKS as usize / 2;
 
+/// The largest number of a policy: it has the bits of [`ident_network`] that the number and
+/// the direction of a rule leave.
+const MAX_GENERATION: u32 = u32::MAX >> 11;
+
+/// The number of the policy that comes after `own` in the same bank: never 0, and never that
+/// of the policy in force, which is in the other one.
+fn next_generation(own: u32, in_force: u32) -> u32 {
+    let after = |number: u32| number % MAX_GENERATION + 1;
+    match after(own) {
+        next if next == in_force => after(next),
+        next => next,
+    }
+}
+
 /// The bytes of a value that goes to the kernel.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: only structs of bpf/abi/identity.h come here: plain old data whose padding
@@ -304,8 +318,10 @@ impl Identity {
         let epoch = control.epoch.wrapping_add(1).max(2);
         let second = epoch & 1 == 1;
         let bank = usize::from(second);
-        let generations = control.policies.iter().map(|policy| policy.generation);
-        let generation = generations.max().unwrap_or(0) % (u32::MAX >> 11) + 1;
+        let in_force = control.policies[1 - bank].generation;
+        // What a daemon has left that was killed while it wrote would take the room of this one.
+        self.forget_networks(|of| of != in_force)?;
+        let generation = next_generation(control.policies[bank].generation, in_force);
         // Before anything is written by it: what is left of one that is refused midway is
         // of no later policy. Of the policy that is not in force nobody asks.
         control.policies[bank].generation = generation;
@@ -319,8 +335,8 @@ impl Identity {
         let raw = match written {
             Ok(raw) => raw,
             Err(error) => {
-                // They would take the room of the next ones.
-                let _ = self.forget_networks(|of| of == generation);
+                // What stays all the same is removed before the next one is written.
+                let _ = self.forget_networks(|of| of != in_force);
                 return Err(error);
             }
         };
@@ -330,7 +346,9 @@ impl Identity {
         control.epoch = epoch;
         self.put_control(&control)?;
         self.forget_executables(&over);
-        self.forget_networks(|of| of != generation)
+        // The policy is in force. What stays is removed before the next one is written.
+        let _ = self.forget_networks(|of| of != generation);
+        Ok(())
     }
 
     /// Writes all of a policy but what says that it is in force.
@@ -684,3 +702,28 @@ const _: () = {
     assert!(size_of::<ident_control>() == 336);
     assert!(size_of::<ident_executable>() == 520);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_never_has_the_number_of_the_one_in_force() {
+        assert_eq!(next_generation(0, 0), 1);
+        assert_eq!(next_generation(0, 1), 2);
+        let last = MAX_GENERATION;
+        assert_eq!(next_generation(last - 1, 1), last);
+        assert_eq!(next_generation(last - 1, last), 1);
+        assert_eq!(next_generation(last, 7), 1);
+        assert_eq!(next_generation(last, 1), 2);
+        // In turns, over the edge.
+        let mut banks = [last - 2, last - 1];
+        for turn in 0..8 {
+            let bank = turn % 2;
+            let next = next_generation(banks[bank], banks[1 - bank]);
+            assert!((1..=last).contains(&next), "{next}");
+            assert!(!banks.contains(&next), "{next} of {banks:?}");
+            banks[bank] = next;
+        }
+    }
+}

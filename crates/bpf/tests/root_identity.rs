@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::identity::{
     CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Loaded, Networks,
     Policy, Rule, RuleBits, Unknown, Verdict, detach, is_attached, missing,
@@ -464,6 +465,43 @@ fn root_a_policy_that_is_refused_midway_leaves_nothing_to_the_next_one() {
     for addr in LOOPBACK {
         assert_eq!(sends(&group, addr).trim(), "sent", "{addr}");
     }
+}
+
+/// A daemon that was killed while it wrote a policy has left networks behind, each time under
+/// another number: they take no room of the next policies, even if these are refused, too.
+#[test]
+fn root_networks_that_a_killed_daemon_has_left_are_gone_before_the_next_are_written() {
+    let mut allow = rule(Verdict::Allow, false);
+    allow.outward = Some(Networks {
+        prefixes: ["192.0.2.0/24".parse().unwrap()].into(),
+        outside: false,
+    });
+    let in_force = policy(vec![allow]);
+    let Some(group) = TestCgroup::new("left", &in_force, &[]) else {
+        return;
+    };
+    assert_eq!(group.identity.networks(), 1);
+    let pin = group.identity.dir().join("ident_networks");
+    let map = MapHandle::from_pinned_path(pin).unwrap();
+    let leave = || {
+        for generation in [1_000_u32, 1_001, 1_002] {
+            // As `struct ident_network`: the length, of which rule of which policy, the address.
+            let words = [160, generation << 11, 0xfd00, 0, 0, generation];
+            let key: Vec<_> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+            map.update(&key, &1_u32.to_ne_bytes(), MapFlags::ANY)
+                .unwrap();
+        }
+        assert_eq!(group.identity.networks(), 4);
+    };
+    leave();
+    // Nobody has such a number: it is refused once the networks are written.
+    let nobody = [(Handle::new(u16::MAX, 1), RuleBits::default())];
+    let refused = group.identity.put_policy(&in_force, &nobody, &[]);
+    assert!(refused.is_err());
+    assert_eq!(group.identity.networks(), 1);
+    leave();
+    group.identity.put_policy(&in_force, &[], &[]).unwrap();
+    assert_eq!(group.identity.networks(), 1);
 }
 
 /// Sends on descriptor 9 until it may, or so often, a millisecond apart; prints whether it
