@@ -174,10 +174,25 @@ fn root_a_program_that_the_kernel_cannot_be_told_of_stays_unknown_and_is_an_aler
 
 #[test]
 fn root_an_answer_that_the_kernel_does_not_take_lets_nothing_through_and_is_an_alert() {
+    let rules = format!(
+        "{RULES}[app.rules.curl]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        sha256("/usr/bin/curl")
+    );
     for addr in ["127.0.0.1", "::1"] {
-        let Some(host) = TestHost::new("notaken", RULES) else {
+        let Some(host) = TestHost::new("notaken", &rules) else {
             return;
         };
+        soon("curl to be known", || {
+            (host.curl("127.0.0.1") == "200").then_some(())
+        });
+        let judged = || {
+            let rules = host.host.json(&["app", "list"])["rules"].clone();
+            let mut rules = rules.as_array().unwrap().iter();
+            let curl = rules.find(|rule| rule["name"] == "curl").unwrap();
+            curl["judged"].as_u64().unwrap()
+        };
+        let before = judged();
+        assert!(before > 0, "{addr}");
         let mut prompter = Prompter::new(&host);
         let _client = host.begin(&[PYTHON, "-c", CONNECT, addr]);
         let id = prompter.question("python", addr);
@@ -197,6 +212,8 @@ fn root_an_answer_that_the_kernel_does_not_take_lets_nothing_through_and_is_an_a
             alerts.contains("app:questions").then_some(alerts)
         });
         assert!(alert.contains("answers are not in force"), "{alert}");
+        // What rules have decided counts once, however often others are refused.
+        assert_eq!(judged(), before, "{addr}");
         // The answer is about this executable, peer and port: another process of it.
         let told = host.connects(addr);
         assert!(!told.contains("connected"), "{addr}: {told}");

@@ -187,9 +187,8 @@ impl State {
 
     /// Puts a policy into force, with whoever is known.
     pub(super) fn put(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
-        for (name, hits) in self.hits()? {
-            self.before.insert(name, hits);
-        }
+        // Before the kernel counts anew, and kept once it does: else they would count twice.
+        let before = self.hits()?;
         // Before the rules are in force, so that they hold for these files from the start.
         for path in policy.rules.iter().flat_map(Rule::pinned) {
             self.note_file(&path.path, false)?;
@@ -208,6 +207,7 @@ impl State {
             &known,
             &executables,
         )?;
+        self.before = before;
         let is_rule = |name: &Arc<str>| policy.rules.iter().any(|rule| rule.name == *name);
         self.before.retain(|name, _| is_rule(name));
         self.cuts.begin();
