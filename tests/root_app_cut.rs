@@ -211,6 +211,17 @@ fn root_what_maps_a_vulnerable_library_is_cut_off_within_a_second_and_others_go_
     let mut vulnerable = begin(&with_library, &[]);
     let mut others = begin(CLIENT, &["then"]);
     assert_eq!(host.curl("127.0.0.1"), "200");
+    // Rules say nothing of who is not known yet: both have sent, and weir may not have looked.
+    soon(
+        "the clients with the library, and those without it, to be known",
+        || {
+            let list = host.host.json(&["app", "list", "--programs"]);
+            let list = list.as_array().unwrap().iter();
+            let paths = list.filter_map(|one| one["exe"]["path"].as_str());
+            let count = paths.filter(|path| path.contains("/python3")).count();
+            (count >= 2).then_some(())
+        },
+    );
     let begun = Instant::now();
     host.host.done(&["app", "deny", "--library", library]);
     let (commanded, done) = (begun.elapsed(), Instant::now());
