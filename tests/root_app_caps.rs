@@ -339,7 +339,11 @@ fn root_more_networks_than_there_is_room_for_are_told_and_let_nothing_through() 
         rule("two")
     );
     let (on_it, beyond) = (["192.0.2.9", "2001:db8::9"], ["192.0.2.11", "2001:db8::b"]);
-    let full = |host: &mut TestHost| write_list(host, ROOM / 2 - 2, &on_it);
+    let full = |host: &mut TestHost| {
+        // All of them are written before the daemon answers.
+        host.host.deadline = Duration::from_secs(120);
+        write_list(host, ROOM / 2 - 2, &on_it);
+    };
     let Some(mut host) = TestHost::with("networks", &rules, full) else {
         return;
     };

@@ -19,6 +19,8 @@ pub struct Plain {
     pub dir: TempDir,
     /// A command that weir is run by, which ends with running its arguments.
     pub under: Vec<String>,
+    /// So long something is waited for.
+    pub deadline: Duration,
     daemon: Option<Child>,
 }
 
@@ -27,6 +29,7 @@ impl Plain {
         Self {
             dir: TempDir::with_prefix("weir-plain-").unwrap(),
             under: vec![],
+            deadline: DEADLINE,
             daemon: None,
         }
     }
@@ -183,7 +186,7 @@ impl Plain {
 
     #[track_caller]
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + self.deadline;
         while !holds(self) {
             assert!(Instant::now() < deadline, "never: {what}\n{}", self.said());
             std::thread::sleep(Duration::from_millis(20));
