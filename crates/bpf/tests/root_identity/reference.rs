@@ -306,7 +306,17 @@ fn root_the_kernel_decides_as_the_reference_does() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     // Both send, and are told to the kernel: from then on nobody tells it more.
     let until = Instant::now() + LONG;
-    let programs = loop {
+    let named = |group: &TestCgroup| {
+        let named: BTreeMap<_, _> = group.identity.named().into_iter().collect();
+        pids.map(|pid| {
+            let seen = group.identity.look_at(pid).unwrap().unwrap();
+            Some(TestProgram {
+                handle: *named.get(&seen.key)?,
+                executable: seen.executable.unwrap(),
+            })
+        })
+    };
+    loop {
         let first = Trial {
             is_out: true,
             is_tcp: false,
@@ -315,20 +325,14 @@ fn root_the_kernel_decides_as_the_reference_does() {
             has_two: true,
         };
         first.passes(&mut agent, &senders, false);
-        let named: BTreeMap<_, _> = group.identity.named().into_iter().collect();
-        let known = pids.map(|pid| {
-            let seen = group.identity.look_at(pid).unwrap().unwrap();
-            Some(TestProgram {
-                handle: *named.get(&seen.key)?,
-                executable: seen.executable.unwrap(),
-            })
-        });
-        if let [Some(first), Some(second)] = known {
-            break [first, second];
+        if named(&group).iter().all(Option::is_some) {
+            break;
         }
         assert!(Instant::now() < until, "they do not become known");
-    };
+    }
     group.stop_telling();
+    // Only now: who was asked about twice has another handle by the second answer.
+    let programs = named(&group).map(|program| program.expect("both are known"));
     let netns = std::fs::read_link(format!("/proc/{}/ns/net", pids[0])).unwrap();
     let netns = netns
         .to_str()
