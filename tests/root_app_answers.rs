@@ -166,6 +166,10 @@ fn root_a_program_that_the_kernel_cannot_be_told_of_stays_unknown_and_is_an_aler
         alerts.contains("app:refused").then_some(alerts)
     });
     assert!(alert.contains("say who a program is"), "{alert}");
+    assert!(
+        alert.contains("(unknown = \\\"drop\\\" decides)"),
+        "{alert}"
+    );
     // Who was known before goes on.
     for address in ADDRESSES {
         assert_eq!(host.curl(address), "200", "{address}");

@@ -98,6 +98,9 @@ const WAIT: Duration = Duration::from_millis(100);
 const FOLLOW: Duration = Duration::from_secs(1);
 /// How often holders of sockets are looked for that have not sent anything.
 const SWEEP: Duration = Duration::from_secs(10);
+/// So long after the last program that the kernel was not told of, that is an alert: TCP sends
+/// again less and less often.
+const REFUSED: Duration = Duration::from_secs(60);
 
 const ABOUT_RULES: &str = "app:rules";
 const ABOUT_EVENTS: &str = "app:events";
@@ -367,11 +370,12 @@ impl Apps {
         }
     }
 
-    fn alert_refused(&self, state: &State, error: &weir_bpf::Error) {
+    fn alert_refused(&self, state: &mut State, error: &weir_bpf::Error) {
+        state.refused_at = Some(Instant::now());
         self.alerts.raise(
             ABOUT_REFUSED,
             format!(
-                "the kernel does not take who a program is: it stays one that is not known, of which unknown = {:?} decides: {error}",
+                "the kernel cannot be told of a program, which stays unknown (unknown = {:?} decides) and is tried again when it sends: {error}",
                 state.policy.unknown.name()
             ),
         );
@@ -451,6 +455,7 @@ impl Apps {
             lost: 0,
             untold: 0,
             untold_at: None,
+            refused_at: None,
             told_by: tells_apart_by(&policy),
             look_until: None,
             reads_packages: asks_package(&policy),
@@ -573,7 +578,7 @@ impl Apps {
         let Some(state) = &mut *guard else { return };
         match event.kind {
             IdentityEventKind::Unknown => match state.identify(event.pid, true) {
-                Ok(Identified::Known) => self.alerts.clear(ABOUT_REFUSED),
+                Ok(Identified::Known) => (),
                 // It is identified once its package is known.
                 Ok(Identified::Later) => state.short_lived.wait(event),
                 Ok(Identified::Gone) => state.short_lived.note(event, &state.executables),
@@ -630,6 +635,10 @@ impl Apps {
             && Arc::ptr_eq(&made_of.lists, &self.lists.current());
         if !is_current {
             self.follow_sources(state)?;
+        }
+        if state.refused_at.is_some_and(|at| at.elapsed() > REFUSED) {
+            state.refused_at = None;
+            self.alerts.clear(ABOUT_REFUSED);
         }
         let counts = state.identity.counts()?;
         if counts.untold != state.untold {

@@ -73,6 +73,8 @@ pub(super) struct State {
     pub(super) told_by: [bool; 3],
     /// When more events were counted and not told.
     pub(super) untold_at: Option<Instant>,
+    /// When the kernel was last not told of a program, because it refuses that.
+    pub(super) refused_at: Option<Instant>,
     /// Until when files are read for all that run, while these are gone through.
     pub(super) look_until: Option<Instant>,
     /// Programs are read with the packages of their files.
