@@ -138,6 +138,7 @@ impl Apps {
         let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
         state.put(policy, made_of)?;
         state.prompts.is_pending = false;
+        self.alert_unresolved(&state.policy);
         self.cut_revoked(state);
         Ok(())
     }
