@@ -84,7 +84,7 @@ pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{Identified, State, asks_package, policy_of, tells_apart_by};
+use state::{Identified, Retry, State, asks_package, policy_of, tells_apart_by};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -456,6 +456,7 @@ impl Apps {
             untold: 0,
             untold_at: None,
             refused_at: None,
+            retry: Retry::default(),
             told_by: tells_apart_by(&policy),
             look_until: None,
             reads_packages: asks_package(&policy),
@@ -633,7 +634,7 @@ impl Apps {
         let is_current = made_of.geography == self.geography.changes()
             && made_of.names == self.names.changes()
             && Arc::ptr_eq(&made_of.lists, &self.lists.current());
-        if !is_current {
+        if !is_current && state.retry.is_due(Instant::now()) {
             self.follow_sources(state)?;
         }
         if state.refused_at.is_some_and(|at| at.elapsed() > REFUSED) {
@@ -718,7 +719,7 @@ impl Apps {
                 if policy == state.policy {
                     state.made_of = made_of;
                 } else if let Err(error) = state.put(policy, made_of) {
-                    // It is tried again, for the kernel may have memory by then.
+                    // It is tried again after a while, for the kernel may have memory by then.
                     self.alerts.raise(
                         ABOUT_RULES,
                         format!("{error}: the rules before stay in force"),

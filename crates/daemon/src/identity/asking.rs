@@ -135,7 +135,9 @@ impl Apps {
     }
 
     fn put_answers(&self, state: &mut State) -> Result<(), AppError> {
-        let (policy, made_of) = self.compile(&state.config, state.prompts.rules())?;
+        let compiled = self.compile(&state.config, state.prompts.rules());
+        let (policy, made_of) =
+            compiled.inspect_err(|error| state.retry.refused(Instant::now(), error))?;
         state.put(policy, made_of)?;
         state.prompts.is_pending = false;
         self.alert_unresolved(&state.policy);
@@ -144,19 +146,22 @@ impl Apps {
     }
 
     /// Ends questions and answers whose time is over. An answer that the kernel refuses is
-    /// an alert, and tried again.
+    /// an alert, and tried again after a while.
     pub(super) fn tend_prompts(&self, state: &mut State) -> Result<(), AppError> {
         let is_there = |pid, since: Option<u64>| since.is_some() && started(pid) == since;
         let default = state.config.default;
         let ended = state.prompts.expire(Instant::now(), default, is_there);
         let mut trouble = state.prompts.trouble();
         // Also what the kernel has refused before.
-        if state.prompts.is_pending {
-            if let Err(error) = self.put_answers(state) {
-                trouble = Some(format!("answers are not in force: {error}"));
-            }
+        if state.prompts.is_pending && state.retry.is_due(Instant::now()) {
+            // What is refused stays pending.
+            let _ = self.put_answers(state);
         } else if ended.questions {
             state.identity.judge_anew()?;
+        }
+        if state.prompts.is_pending {
+            let why = state.retry.why();
+            trouble = Some(format!("answers are not in force: {why}"));
         }
         match trouble {
             Some(trouble) => self.alerts.raise(super::ABOUT_QUESTIONS, trouble),

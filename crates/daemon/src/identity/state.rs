@@ -42,6 +42,11 @@ const LOOK_AT_ALL: Duration = Duration::from_secs(40);
 /// A program with a file that was being written is looked at again after this time.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// A policy that the kernel refuses is put again after the one time at first, and after the
+/// other one at last: a large one takes seconds.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+
 /// Rules in force, and who is known.
 pub(super) struct State {
     pub(super) identity: Arc<Identity>,
@@ -75,11 +80,40 @@ pub(super) struct State {
     pub(super) untold_at: Option<Instant>,
     /// When the kernel was last not told of a program, because it refuses that.
     pub(super) refused_at: Option<Instant>,
+    /// When a policy that the kernel has refused is put again.
+    pub(super) retry: Retry,
     /// Until when files are read for all that run, while these are gone through.
     pub(super) look_until: Option<Instant>,
     /// Programs are read with the packages of their files.
     pub(super) reads_packages: bool,
     pub(super) packages: Packages,
+}
+
+/// When something that was refused is tried again.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    wait: Duration,
+    at: Option<Instant>,
+    why: String,
+}
+
+impl Retry {
+    /// Nothing was refused, or that was long enough ago.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.at.is_none_or(|at| at <= now)
+    }
+
+    /// An attempt has ended now, and was refused: each time it is waited twice as long.
+    pub(super) fn refused(&mut self, now: Instant, error: &AppError) {
+        self.wait = (self.wait * 2).clamp(RETRY_FIRST, RETRY_LAST);
+        self.at = Some(now + self.wait);
+        self.why = error.to_string();
+    }
+
+    /// Why the last attempt was refused.
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
 }
 
 /// What has become of a process that was to be identified.
@@ -189,6 +223,15 @@ impl State {
 
     /// Puts a policy into force, with whoever is known.
     pub(super) fn put(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
+        let put = self.put_once(policy, made_of);
+        match &put {
+            Ok(()) => self.retry = Retry::default(),
+            Err(error) => self.retry.refused(Instant::now(), error),
+        }
+        put
+    }
+
+    fn put_once(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         // Before the kernel counts anew, and kept once it does: else they would count twice.
         let before = self.hits()?;
         // Before the rules are in force, so that they hold for these files from the start.
@@ -462,5 +505,23 @@ impl State {
             AGAIN,
             |read| matches!(read.without, Some((_, why)) if why.is_for_now()),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_again_and_again_is_tried_less_and_less_often() {
+        let (mut retry, now) = (Retry::default(), Instant::now());
+        let error = AppError::Lacks("memory".into());
+        assert!(retry.is_due(now));
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            retry.refused(now, &error);
+            let wait = Duration::from_secs(seconds);
+            assert!(!retry.is_due(now + wait - Duration::from_millis(1)));
+            assert!(retry.is_due(now + wait), "{seconds}");
+        }
     }
 }
