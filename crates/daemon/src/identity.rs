@@ -579,10 +579,20 @@ impl Apps {
         let Some(state) = &mut *guard else { return };
         match event.kind {
             IdentityEventKind::Unknown => match state.identify(event.pid, true) {
-                Ok(Identified::Known) => (),
+                // Nobody may say that the wait of this one is over: too many files had waited.
+                Ok(Identified::Known) => {
+                    state
+                        .short_lived
+                        .end_wait(event.pid, false, &state.executables);
+                }
                 // It is identified once its package is known.
                 Ok(Identified::Later) => state.short_lived.wait(event),
-                Ok(Identified::Gone) => state.short_lived.note(event, &state.executables),
+                Ok(Identified::Gone) => {
+                    state.short_lived.note(event, &state.executables);
+                    state
+                        .short_lived
+                        .end_wait(event.pid, false, &state.executables);
+                }
                 Err(error) => self.alert_refused(state, &error),
             },
             IdentityEventKind::Denied | IdentityEventKind::Judged | IdentityEventKind::Cut => {

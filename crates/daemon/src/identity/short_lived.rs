@@ -11,7 +11,7 @@ use super::{Apps, executables::Executables};
 /// So many are remembered; of more the one goes that was met longest ago.
 const MAX_SHORT_LIVED: usize = 128;
 /// So many processes that wait for something are remembered with what was told of them; of
-/// others it is not listed that they have ended meanwhile.
+/// more the one goes that waits longest: that it has ended meanwhile is not listed.
 const MAX_WAITING: usize = 1024;
 
 /// A program that was gone when weir wanted to see who it was.
@@ -34,8 +34,11 @@ pub struct ShortLived {
 pub(super) struct ShortLivedPrograms {
     met: BTreeMap<(Option<String>, String, u32), (u64, Timestamp)>,
     total: u64,
-    /// Processes that cannot be told yet, by number, as they were asked about.
-    waiting: BTreeMap<u32, IdentityEvent>,
+    /// Processes that cannot be told yet, by number, as they were asked about, and as which
+    /// one.
+    waiting: BTreeMap<u32, (u64, IdentityEvent)>,
+    /// How many were to wait so far.
+    waits: u64,
 }
 
 impl ShortLivedPrograms {
@@ -48,14 +51,19 @@ impl ShortLivedPrograms {
 
     /// A process was asked about, and who it is will be known later.
     pub fn wait(&mut self, event: &IdentityEvent) {
-        if self.waiting.len() < MAX_WAITING || self.waiting.contains_key(&event.pid) {
-            self.waiting.insert(event.pid, *event);
+        self.waits += 1;
+        self.waiting.insert(event.pid, (self.waits, *event));
+        if self.waiting.len() > MAX_WAITING
+            && let Some((pid, _)) = self.waiting.iter().min_by_key(|(_, (number, _))| *number)
+        {
+            let pid = *pid;
+            self.waiting.remove(&pid);
         }
     }
 
     /// A process waits no more. `is_gone`: it has ended before it could be told.
     pub fn end_wait(&mut self, pid: u32, is_gone: bool, executables: &Executables) {
-        if let Some(event) = self.waiting.remove(&pid)
+        if let Some((_, event)) = self.waiting.remove(&pid)
             && is_gone
         {
             self.note(&event, executables);
@@ -156,12 +164,21 @@ mod tests {
         all.end_wait(9, true, &executables);
         let list: Vec<_> = all.list().iter().map(|one| (one.uid, one.count)).collect();
         assert_eq!(list, [(8, 1)]);
-        // Bounded, and who waits already has what was told last.
-        for pid in 0..MAX_WAITING as u32 + 5 {
+    }
+
+    #[test]
+    fn of_many_processes_that_wait_the_last_ones_are_remembered() {
+        let mut all = ShortLivedPrograms::default();
+        let most = MAX_WAITING as u32;
+        for pid in 0..most {
             all.wait(&asked(pid));
         }
-        all.wait(&asked(3));
+        // What was told last counts.
+        all.wait(&asked(0));
+        all.wait(&asked(most));
         assert_eq!(all.waiting.len(), MAX_WAITING);
+        let waits = [0, 1, 2, most].map(|pid| all.waiting.contains_key(&pid));
+        assert_eq!(waits, [true, false, true, true]);
     }
 
     #[test]
