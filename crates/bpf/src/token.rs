@@ -206,6 +206,9 @@ impl Tokens {
         let second = generation & 1 == 1;
         let bank = usize::from(second);
         let slot = |number: usize| (number + if second { MAX_REQUIREMENTS } else { 0 }) as u32;
+        // What is left of one that was refused midway, or whose daemon was killed, has the
+        // number of this one.
+        self.forget_networks_but(control.generation)?;
         for prefix in &policy.sign_to {
             self.put_network(generation << 8 | abi::TOKEN_SIGN_TO, prefix)?;
         }
@@ -265,9 +268,8 @@ impl Tokens {
         control.requirements = policy.requirements.len() as u32;
         self.put_control(&control)?;
 
-        remove_stale(&self.networks, |key| {
-            value_of::<token_network>(key).is_some_and(|key| key.networks >> 8 != generation)
-        })?;
+        // What stays is removed before the next policy is written.
+        let _ = self.forget_networks_but(generation);
         remove_stale(&self.claims, |key| {
             let is_there = |key: token_claim| {
                 let is_it = |claim: &Claim| {
@@ -279,6 +281,13 @@ impl Tokens {
         })?;
         remove_stale(&self.identities, |key| {
             !<IdentityPrefix>::try_from(key).is_ok_and(|key| met.contains_key(&key))
+        })
+    }
+
+    /// Removes the networks of all other policies.
+    fn forget_networks_but(&self, generation: u32) -> Result<()> {
+        remove_stale(&self.networks, |key| {
+            value_of::<token_network>(key).is_some_and(|key| key.networks >> 8 != generation)
         })
     }
 

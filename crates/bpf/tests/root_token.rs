@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::{
     identity::{self, CgroupAt, Identity},
     prog_test_run,
@@ -363,6 +364,46 @@ fn root_the_kernel_verifies_as_the_reference_does() {
     let frame = known.syn(&mut random, false, epoch());
     let ran = prog_test_run::packet(loaded.matcher(), &frame, 100_000).unwrap();
     println!("a SYN with a token: {} ns", ran.nanos);
+}
+
+/// What a daemon has left that was killed while it wrote a policy has the number of the next
+/// one, whose requirement is not about these sources.
+#[test]
+fn root_what_a_killed_daemon_has_left_is_not_of_the_next_policy() {
+    let (lab, tokens, loaded) = Lab::load("left");
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    let mut random = Random(0x1ef7);
+    let mut said = |is_v6: bool| {
+        let frame = known.syn(&mut random, is_v6, epoch());
+        let ran = prog_test_run::packet(loaded.matcher(), &frame, 1);
+        ran.unwrap().verdict
+    };
+    assert_eq!([false, true].map(&mut said), [MATCH; 2]);
+    let dir = Path::new(ROOT).join(&lab.instance);
+    let pin = dir.join(format!("token-{}/token_networks", weir_bpf::abi::TOKEN_ABI));
+    let networks = MapHandle::from_pinned_path(pin).unwrap();
+    for generation in 2_u32..5 {
+        for from in FROM {
+            let from: weir_core::Prefix = from.parse().unwrap();
+            let (addr, bits) = match from.addr() {
+                IpAddr::V4(addr) => (addr.to_ipv6_mapped(), 96 + u32::from(from.bits())),
+                IpAddr::V6(addr) => (addr, u32::from(from.bits())),
+            };
+            // As `struct token_network`: the length, of which policy and requirement, the address.
+            let mut key = (32 + bits).to_ne_bytes().to_vec();
+            key.extend((generation << 8).to_ne_bytes());
+            key.extend(addr.octets());
+            networks
+                .update(&key, &1_u32.to_ne_bytes(), MapFlags::ANY)
+                .unwrap();
+        }
+    }
+    let mut elsewhere = known.policy();
+    elsewhere.requirements[0].networks = Some(vec!["203.0.113.0/24".parse().unwrap()]);
+    tokens.put_policy(&elsewhere).unwrap();
+    assert_eq!([false, true].map(&mut said), [0; 2]);
+    assert_eq!(networks.keys().count(), 1);
 }
 
 #[test]
