@@ -16,7 +16,7 @@ use crate::{Error, Feature, hooks::Programs};
 const NO_DECOYS: &str = "it has no decoy ports";
 /// To tarpit ports.
 const NO_TARPITS: &str = "it has no tarpit ports";
-/// To pools.
+/// To pools, which forward frames.
 const NO_POOLS: &str = "it has no load balancing";
 
 impl Programs for Generation {
