@@ -208,13 +208,7 @@ impl IgnoreChecks {
     /// Of bans that are due, those that come into force now: not those of who is to be
     /// ignored, and not yet those of who is asked about.
     pub fn admit(&self, mut bans: Vec<Ban>) -> Vec<Ban> {
-        bans.retain(|ban| match self.name_that_spares(ban) {
-            None => true,
-            Some(name) => {
-                self.tell(ban, &format!("ignoreip has {name}, whose address it is"));
-                false
-            }
-        });
+        self.leave_out_named(&mut bans);
         if self.is_idle.load(Relaxed) {
             return bans;
         }
@@ -243,6 +237,25 @@ impl IgnoreChecks {
         drop(table);
         ignored.iter().for_each(|ban| self.tell(ban, SAYS_SO));
         now
+    }
+
+    /// Puts bans into force that have waited: a name may have got their address meanwhile.
+    fn put(&self, mut bans: Vec<Ban>) {
+        self.leave_out_named(&mut bans);
+        if !bans.is_empty() {
+            self.bans.put(bans);
+        }
+    }
+
+    /// Leaves out bans of whom a name in `ignoreip` spares, and tells of each.
+    fn leave_out_named(&self, bans: &mut Vec<Ban>) {
+        bans.retain(|ban| match self.name_that_spares(ban) {
+            None => true,
+            Some(name) => {
+                self.tell(ban, &format!("ignoreip has {name}, whose address it is"));
+                false
+            }
+        });
     }
 
     fn name_that_spares(&self, ban: &Ban) -> Option<HostName> {
@@ -281,7 +294,7 @@ impl IgnoreChecks {
                     ..
                 }) = known
                 {
-                    self.bans.put(vec![*ban]);
+                    self.put(vec![*ban]);
                 }
                 continue;
             };
@@ -302,7 +315,7 @@ impl IgnoreChecks {
         };
         if !is_ignored {
             if let Some((ban, _)) = waits {
-                self.bans.put(vec![*ban]);
+                self.put(vec![*ban]);
             }
             return;
         }
@@ -335,7 +348,7 @@ impl IgnoreChecks {
                 self.alerts.raise(&about(jail), message);
             }
         }
-        self.bans.put(due);
+        self.put(due);
         drop(order);
     }
 
@@ -369,7 +382,7 @@ impl IgnoreChecks {
         }
         let rest = lock(&self.table).take_due(Instant::now() + GRACE);
         if !rest.is_empty() {
-            self.bans.put(rest);
+            self.put(rest);
         }
     }
 }
@@ -409,3 +422,6 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,13 +19,13 @@ use weir_events::alerts::Alerts;
 use crate::{jails::JailConfig, resolver, threads};
 
 /// A name is looked up again after so long, as in Fail2ban.
-const AGAIN: Duration = Duration::from_secs(300);
+const REFRESH: Duration = Duration::from_secs(300);
 /// The same of one that nobody has answered for, or that has no address.
-const AGAIN_SOON: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(10);
 /// The most addresses of one name that count.
 const MAX_ADDRESSES: usize = 16;
 /// A ban that was on its way when an address became known is in force after so long.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+const BAN_IN_FLIGHT: Duration = Duration::from_secs(1);
 
 /// How a name is looked up: its addresses, or why nobody knows.
 type Lookup = dyn Fn(&HostName) -> Result<Vec<IpAddr>, String> + Send + Sync;
@@ -49,8 +49,8 @@ pub(crate) struct IgnoredNames {
 struct State {
     jails: BTreeMap<String, Ignoring>,
     known: HashMap<HostName, Known>,
-    /// Whom to let in once more, because a ban may have been on its way.
-    again: Vec<Lifted>,
+    /// Whom to let in once more, and when, because a ban may have been on its way.
+    lift_again: Vec<(Instant, Lifted)>,
 }
 
 /// What a jail ignores, and how it counts.
@@ -171,15 +171,14 @@ impl IgnoredNames {
     fn work(&self) {
         while !self.is_over.load(Relaxed) {
             let mut state = self.state();
-            let again = std::mem::take(&mut state.again);
-            if !again.is_empty() {
-                let waited = self.changed.wait_timeout(state, ON_ITS_WAY);
-                drop(waited.expect("no holder of this lock panics"));
-                self.lift_all(&again);
+            let now = Instant::now();
+            let lifts = state.take_lifts(now);
+            if !lifts.is_empty() {
+                drop(state);
+                self.lift_all(&lifts);
                 continue;
             }
             let next = state.known.iter().min_by_key(|(_, known)| known.due);
-            let now = Instant::now();
             match next.map(|(name, known)| (name.clone(), known.due)) {
                 Some((name, due)) if due <= now => {
                     drop(state);
@@ -187,7 +186,9 @@ impl IgnoredNames {
                     self.answered(&name, answer, Instant::now());
                 }
                 next => {
-                    let wait = next.map_or(AGAIN, |(_, due)| due - now);
+                    let lifts = state.lift_again.iter().map(|(at, _)| *at);
+                    let next = next.map(|(_, due)| due).into_iter().chain(lifts).min();
+                    let wait = next.map_or(REFRESH, |next| next.saturating_duration_since(now));
                     let waited = self.changed.wait_timeout(state, wait);
                     drop(waited.expect("no holder of this lock panics"));
                 }
@@ -209,7 +210,7 @@ impl IgnoredNames {
                 found.dedup();
                 let left_out = found.len().saturating_sub(MAX_ADDRESSES);
                 found.truncate(MAX_ADDRESSES);
-                known.due = now + if found.is_empty() { AGAIN_SOON } else { AGAIN };
+                known.due = now + if found.is_empty() { RETRY } else { REFRESH };
                 let before = std::mem::replace(&mut known.addresses, found);
                 new.clone_from(&known.addresses);
                 // Whom somebody bans by hand in such a jail stays banned.
@@ -226,7 +227,7 @@ impl IgnoredNames {
                 }
             }
             Err(why) => {
-                known.due = now + AGAIN_SOON;
+                known.due = now + RETRY;
                 let holds = match known.addresses.is_empty() {
                     true => "jails that have it in ignoreip ignore nobody by it".to_owned(),
                     false => format!("what it had goes on to be ignored: {:?}", known.addresses),
@@ -235,7 +236,8 @@ impl IgnoredNames {
             }
         };
         let lifted = state.bans_of(name, &new);
-        state.again.extend(lifted.iter().cloned());
+        let once_more = lifted.iter().map(|one| (now + BAN_IN_FLIGHT, one.clone()));
+        state.lift_again.extend(once_more);
         drop(state);
         match problem {
             Some(problem) => self.alerts.raise(&about(name), problem),
@@ -259,6 +261,12 @@ impl IgnoredNames {
 }
 
 impl State {
+    /// Whom to let in once more by now.
+    fn take_lifts(&mut self, now: Instant) -> Vec<Lifted> {
+        let due = self.lift_again.extract_if(.., |(at, _)| *at <= now);
+        due.map(|(_, lifted)| lifted).collect()
+    }
+
     /// The bans that jails may have of these addresses of a name.
     fn bans_of(&self, name: &HostName, addresses: &[IpAddr]) -> Vec<Lifted> {
         let mut all = Vec::new();
