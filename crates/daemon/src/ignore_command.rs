@@ -14,10 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Ban, BanSource, BanTarget, PortSet, detect::HostName};
+use weir_core::{Ban, BanSource, BanTarget, PortSet, detect::HostName, policy::Ledger};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
+    current::Current,
     fail2ban_actions::{self, Ran},
     ignored_names::IgnoredNames,
     jails::{IgnoreCommand, JailConfig},
@@ -100,13 +101,18 @@ fn about(jail: &str) -> String {
 
 impl IgnoreChecks {
     /// Nobody is asked about yet. Bans that have waited go to `bans`.
-    pub(crate) fn new(events: Arc<Events>, alerts: Arc<Alerts>, bans: Arc<dyn Waited>) -> Self {
+    pub(crate) fn new(
+        events: Arc<Events>,
+        alerts: Arc<Alerts>,
+        ledger: Arc<Current<Ledger>>,
+        bans: Arc<dyn Waited>,
+    ) -> Self {
         let from = bans.clone();
         let lift = move |jail: &str, subject, why: &str| {
             from.lift(subject, &BanSource::Jail(jail.to_owned()), None, why);
         };
         Self {
-            names: Arc::new(IgnoredNames::new(alerts.clone(), Box::new(lift))),
+            names: Arc::new(IgnoredNames::new(ledger, alerts.clone(), Box::new(lift))),
             table: Mutex::default(),
             work: Condvar::new(),
             is_idle: AtomicBool::new(true),
@@ -159,6 +165,11 @@ impl IgnoreChecks {
             }
         }
         self.alerts.clear("ignorecommand");
+    }
+
+    /// Tells a ledger that begins to count whom jails ignore by name.
+    pub fn tell_names(&self, ledger: &Ledger) {
+        self.names.tell(ledger);
     }
 
     /// An address has failed: it may be banned soon.

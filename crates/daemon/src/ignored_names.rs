@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{BanTarget, Prefix, detect::HostName};
+use weir_core::{BanTarget, Prefix, detect::HostName, policy::Ledger};
 use weir_events::alerts::Alerts;
 
-use crate::{jails::JailConfig, resolver, threads};
+use crate::{current::Current, jails::JailConfig, resolver, threads};
 
 /// A name is looked up again after so long, as in Fail2ban.
 const REFRESH: Duration = Duration::from_secs(300);
@@ -38,6 +38,8 @@ pub(crate) struct IgnoredNames {
     changed: Condvar,
     lookup: Box<Lookup>,
     lift: Box<Lift>,
+    /// Counts the neighbours of named hosts one by one.
+    ledger: Arc<Current<Ledger>>,
     alerts: Arc<Alerts>,
     /// No jail has a name: nobody who bans takes a lock.
     is_idle: AtomicBool,
@@ -82,16 +84,22 @@ fn about(name: &HostName) -> String {
 
 impl IgnoredNames {
     /// Asks the host's resolver; bans are lifted by `lift`.
-    pub fn new(alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
-        Self::with(Box::new(resolver::addresses), alerts, lift)
+    pub fn new(ledger: Arc<Current<Ledger>>, alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
+        Self::with(Box::new(resolver::addresses), ledger, alerts, lift)
     }
 
-    fn with(lookup: Box<Lookup>, alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
+    fn with(
+        lookup: Box<Lookup>,
+        ledger: Arc<Current<Ledger>>,
+        alerts: Arc<Alerts>,
+        lift: Box<Lift>,
+    ) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
             lookup,
             lift,
+            ledger,
             alerts,
             is_idle: AtomicBool::new(true),
             is_started: AtomicBool::new(false),
@@ -137,6 +145,7 @@ impl IgnoredNames {
             .keys()
             .for_each(|name| self.alerts.forget(&about(name)));
         self.is_idle.store(is_idle, Relaxed);
+        self.tell(&self.ledger.get());
         self.changed.notify_all();
         if is_idle || self.is_started.swap(true, Relaxed) {
             return;
@@ -152,7 +161,30 @@ impl IgnoredNames {
         }
     }
 
-    /// The name by which this jail ignores the subject of a ban.
+    /// Tells a ledger whose neighbours each jail counts one by one.
+    pub fn tell(&self, ledger: &Ledger) {
+        // Held, so that what is told last is what holds.
+        let state = self.state();
+        let of = |ignoring: &Ignoring| {
+            let known = ignoring
+                .names
+                .iter()
+                .filter_map(|name| state.known.get(name));
+            known
+                .flat_map(|known| known.addresses.iter().copied())
+                .collect()
+        };
+        let jails = state.jails.iter();
+        ledger.set_named(
+            &jails
+                .map(|(jail, ignoring)| (jail.clone(), of(ignoring)))
+                .collect(),
+        );
+    }
+
+    /// The name by which this jail ignores the subject of a ban. That subject may be a network
+    /// that holds the host: a line or a person named it, or it was counted before the host's
+    /// address was known.
     pub fn spares(&self, jail: &str, subject: BanTarget) -> Option<HostName> {
         if self.is_idle.load(Relaxed) {
             return None;
@@ -239,6 +271,7 @@ impl IgnoredNames {
         let once_more = lifted.iter().map(|one| (now + BAN_IN_FLIGHT, one.clone()));
         state.lift_again.extend(once_more);
         drop(state);
+        self.tell(&self.ledger.get());
         match problem {
             Some(problem) => self.alerts.raise(&about(name), problem),
             None => self.alerts.clear(&about(name)),
@@ -267,7 +300,8 @@ impl State {
         due.map(|(_, lifted)| lifted).collect()
     }
 
-    /// The bans that jails may have of these addresses of a name.
+    /// The bans that jails may have of these addresses of a name: of a network, one from before
+    /// the ledger knew the address.
     fn bans_of(&self, name: &HostName, addresses: &[IpAddr]) -> Vec<Lifted> {
         let mut all = Vec::new();
         for (jail, ignoring) in &self.jails {
@@ -276,12 +310,17 @@ impl State {
             }
             for addr in addresses {
                 let host = Prefix::host(*addr);
-                let network = match addr {
+                let networks = match addr {
                     IpAddr::V4(_) => None,
-                    IpAddr::V6(_) => Prefix::new(*addr, ignoring.ipv6_prefix),
+                    IpAddr::V6(_) => Some([ignoring.ipv6_prefix, 64.max(ignoring.ipv6_prefix)]),
                 };
-                let network = network.filter(|network| *network != host);
-                for prefix in [Some(host), network].into_iter().flatten() {
+                let networks = networks.into_iter().flatten();
+                let mut prefixes: Vec<_> = networks
+                    .filter_map(|length| Prefix::new(*addr, length))
+                    .collect();
+                prefixes.insert(0, host);
+                prefixes.dedup();
+                for prefix in prefixes {
                     all.extend(BanTarget::new(prefix).ok().map(|subject| Lifted {
                         jail: jail.clone(),
                         subject,

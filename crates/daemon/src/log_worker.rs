@@ -268,6 +268,8 @@ impl Workers {
         let daemon = &self.daemon;
         self.ledger.set_own(&daemon.own.get());
         daemon.ledger.set(self.ledger.clone());
+        // Behind that: an answer of the resolver goes to the ledger that is current.
+        daemon.ignore_checks.tell_names(&self.ledger);
         let (opened, all_opened) = mpsc::channel();
         daemon.log_status.forget_rings();
         let used = groups.keys().map(Group::key).collect();

@@ -221,6 +221,7 @@ impl Service {
         let ignore_checks = Arc::new(IgnoreChecks::new(
             events.clone(),
             alerts.clone(),
+            ledger.clone(),
             Arc::new(WaitedBans(later.clone())),
         ));
         let bans = Arc::new(Bans::new(

@@ -22,7 +22,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -125,8 +125,16 @@ pub struct Ledger {
     counters: Vec<Counters>,
     shards: Vec<Mutex<Shard>>,
     hash: RandomState,
-    /// IPv6 addresses of this host.
-    own: RwLock<Arc<[Ipv6Addr]>>,
+    shared: RwLock<SharedNetworks>,
+}
+
+/// IPv6 addresses whose networks others share who are to be counted apart.
+#[derive(Debug, Default)]
+struct SharedNetworks {
+    /// Those of this host.
+    own: Vec<Ipv6Addr>,
+    /// Those of hosts that a jail ignores by name, by the jail's number.
+    named: Vec<Vec<Ipv6Addr>>,
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +151,21 @@ struct Shard {
     /// The books of each jail, by the jail's number.
     jails: Vec<Books>,
     evidence: Evidence,
+}
+
+fn ipv6(addrs: &[IpAddr]) -> Vec<Ipv6Addr> {
+    let ipv6 = addrs.iter().filter_map(|addr| match addr {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(addr) => Some(*addr),
+    });
+    ipv6.collect()
+}
+
+impl SharedNetworks {
+    /// Those that count for this jail.
+    fn of(&self, jail: usize) -> [&[Ipv6Addr]; 2] {
+        [&self.own, self.named.get(jail).map_or(&[], Vec::as_slice)]
+    }
 }
 
 impl Ledger {
@@ -162,7 +185,7 @@ impl Ledger {
             counters: jails.iter().map(|_| Counters::default()).collect(),
             shards: (0..SHARDS).map(|n| Mutex::new(shard(n))).collect(),
             hash: RandomState::new(),
-            own: RwLock::default(),
+            shared: RwLock::default(),
             jails,
         }
     }
@@ -171,11 +194,24 @@ impl Ledger {
     /// counted by his own address, whatever a jail's length, or one of them would
     /// have all of them banned. To be told before stored counts are restored.
     pub fn set_own(&self, own: &[IpAddr]) {
-        let own = own.iter().filter_map(|addr| match addr {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(addr) => Some(*addr),
-        });
-        *self.own.write().unwrap_or_else(PoisonError::into_inner) = own.collect();
+        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        shared.own = ipv6(own);
+    }
+
+    /// The addresses of hosts that each jail, by its name, ignores by name: whom the jail
+    /// counts with them in one network is counted by his own address there.
+    pub fn set_named(&self, named: &HashMap<String, Vec<IpAddr>>) {
+        let of = |jail: &Jail| {
+            named
+                .get(&jail.name)
+                .map_or(Vec::new(), |addrs| ipv6(addrs))
+        };
+        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        shared.named = self.jails.iter().map(of).collect();
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, SharedNetworks> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The jails, by number.
@@ -376,9 +412,21 @@ impl Ledger {
 
     /// Takes counts and past bans of the ledger of another configuration.
     pub fn take_over(&self, other: &Self, now: Timestamp) {
-        let own = other.own.read().unwrap_or_else(PoisonError::into_inner);
-        *self.own.write().unwrap_or_else(PoisonError::into_inner) = own.clone();
-        drop(own);
+        let theirs = other.shared();
+        let named = |jail: &Jail| {
+            let number = other.jail(&jail.name)?;
+            theirs.named.get(number).cloned()
+        };
+        let shared = SharedNetworks {
+            own: theirs.own.clone(),
+            named: self
+                .jails
+                .iter()
+                .map(|jail| named(jail).unwrap_or_default())
+                .collect(),
+        };
+        drop(theirs);
+        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = shared;
         self.restore_history(other.history());
         self.take_in(other.snapshot(now), now, true);
     }
@@ -407,8 +455,8 @@ impl Ledger {
             } = &self.jails[number];
             // Neighbours in the host's own networks are not counted by the jail's length.
             let counts_by = {
-                let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-                counted_as(subject.prefix().addr(), limits, ignore, &own)
+                let shared = self.shared();
+                counted_as(subject.prefix().addr(), limits, ignore, &shared.of(number))
             };
             let is_counted = *names_prefixes || counts_by == Ok(subject);
             let key = self.key(subject);

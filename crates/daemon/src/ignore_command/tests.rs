@@ -33,7 +33,12 @@ fn ban(subject: &str) -> Ban {
 #[test]
 fn a_ban_that_has_waited_is_held_against_names_once_more() {
     let (puts, alerts) = (Arc::<Puts>::default(), Arc::new(Alerts::default()));
-    let mut checks = IgnoreChecks::new(Arc::default(), alerts.clone(), puts.clone());
+    let mut checks = IgnoreChecks::new(
+        Arc::default(),
+        alerts.clone(),
+        Arc::new(Current::new(Ledger::new(Vec::new()))),
+        puts.clone(),
+    );
     let names = IgnoredNames::without_resolver(alerts, Box::new(|_, _, _| {}));
     checks.names = Arc::new(names);
     let mut jails = check("[jail.one]\nfilter = \"sshd\"\n").unwrap().jails;

@@ -15,8 +15,9 @@ fn target(text: &str) -> BanTarget {
 /// For tests of other modules as well.
 impl IgnoredNames {
     pub(crate) fn without_resolver(alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
+        let ledger = Arc::new(Current::new(Ledger::new(Vec::new())));
         let no_lookup = |_: &HostName| unreachable!("there is no thread");
-        let names = Self::with(Box::new(no_lookup), alerts, lift);
+        let names = Self::with(Box::new(no_lookup), ledger, alerts, lift);
         names.is_started.store(true, Relaxed);
         names
     }

@@ -4,12 +4,14 @@
 
 use std::{
     net::{IpAddr, Ipv6Addr},
-    sync::{PoisonError, atomic::Ordering::Relaxed},
+    sync::atomic::Ordering::Relaxed,
 };
 
 use jiff::Timestamp;
 
-use super::{Ignored, Ledger, Outcome, SHARDS, Shard, before, evidence::Moment, lock};
+use super::{
+    Ignored, Ledger, Outcome, SHARDS, Shard, SharedNetworks, before, evidence::Moment, lock,
+};
 use crate::{
     BanTarget, Prefix, PrefixSet,
     detect::{Finding, Offender},
@@ -86,9 +88,9 @@ impl Ledger {
     /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
     pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
         let accusation = Accusation::new(jail, finding, line);
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
-        drop(own);
+        let shared = self.shared();
+        let case = self.admit(&accusation, &shared, &mut FindTimes::new(now));
+        drop(shared);
         self.decide(jail, case, accusation.attempts, now)
     }
 
@@ -109,9 +111,9 @@ impl Ledger {
             attempts: 1,
             line,
         };
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
-        drop(own);
+        let shared = self.shared();
+        let case = self.admit(&accusation, &shared, &mut FindTimes::new(now));
+        drop(shared);
         self.decide(jail, case, 1, now)
     }
 
@@ -141,10 +143,10 @@ impl Ledger {
         let mut outcomes = Vec::with_capacity(accusations.len());
         // Cases of each shard.
         let mut counts = [0; SHARDS];
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared();
         let mut find_times = FindTimes::new(now);
         for (number, accusation) in accusations.iter().enumerate() {
-            match self.admit(accusation, &own, &mut find_times) {
+            match self.admit(accusation, &shared, &mut find_times) {
                 Ok(case) => {
                     counts[case.shard] += 1;
                     cases.push((number, case));
@@ -154,7 +156,7 @@ impl Ledger {
                 Err(why) => outcomes.push(why.into()),
             }
         }
-        drop(own);
+        drop(shared);
         let mut sum = 0;
         let starts = counts.map(|count| {
             let start = sum;
@@ -217,7 +219,7 @@ impl Ledger {
     fn admit<'a>(
         &self,
         accusation: &Accusation<'a>,
-        own: &[Ipv6Addr],
+        shared: &SharedNetworks,
         find_times: &mut FindTimes,
     ) -> Result<Case<'a>, Dismissal> {
         let Accusation {
@@ -238,7 +240,7 @@ impl Ledger {
         }
         // An address by the jail's IPv6 length, anything wider as it is.
         let subject = match prefix.is_host() {
-            true => counted_as(prefix.addr(), limits, ignore, own),
+            true => counted_as(prefix.addr(), limits, ignore, &shared.of(jail)),
             false => BanTarget::new(prefix).map_err(|error| error.to_string()),
         };
         match subject {
@@ -341,7 +343,7 @@ pub(super) fn counted_as(
     addr: IpAddr,
     limits: &JailLimits,
     ignore: &PrefixSet,
-    own: &[Ipv6Addr],
+    shared: &[&[Ipv6Addr]],
 ) -> Result<BanTarget, String> {
     let host = Prefix::host(addr);
     let prefix = match host.addr() {
@@ -349,8 +351,8 @@ pub(super) fn counted_as(
         IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
         IpAddr::V6(_) => {
             let is_shared = |wide: &Prefix| {
-                let mut own = own.iter();
-                own.any(|addr| wide.contains((*addr).into())) || ignore.inside(*wide).is_some()
+                let mut shared = shared.iter().copied().flatten();
+                shared.any(|addr| wide.contains((*addr).into())) || ignore.inside(*wide).is_some()
             };
             // With one /64 or more each, neighbours in something wider have
             // more than an address.

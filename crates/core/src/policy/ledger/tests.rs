@@ -182,6 +182,33 @@ fn neighbours_count_by_their_own_address() {
     assert_eq!(ban.subject.to_string(), "2001:db8::9");
 }
 
+/// Of who shares a network with a host that a jail ignores by name, each is counted apart, by
+/// that jail.
+#[test]
+fn neighbours_of_a_named_host_count_by_their_own_address() {
+    let ledger = Ledger::new(vec![jail("ssh", 1, 100), jail("sshd", 1, 100)]);
+    let named = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    ledger.set_named(&HashMap::from([("sshd".to_owned(), named.to_vec())]));
+    let banned = |ledger: &Ledger, jail, who: &str| match ledger.record(
+        jail,
+        &finding(who, 0),
+        b"",
+        at(0),
+    ) {
+        Outcome::Ban(ban) => ban.subject.to_string(),
+        other => panic!("{who}: {other:?}"),
+    };
+    assert_eq!(banned(&ledger, 0, "2001:db8::6"), "2001:db8::/64");
+    assert_eq!(banned(&ledger, 1, "2001:db8::6"), "2001:db8::6");
+    assert_eq!(banned(&ledger, 1, "2001:db8:0:1::6"), "2001:db8:0:1::/64");
+    // The number of the jail is another one after a reload.
+    let next = Ledger::new(vec![jail("sshd", 1, 100)]);
+    next.take_over(&ledger, at(0));
+    assert_eq!(banned(&next, 0, "2001:db8::7"), "2001:db8::7");
+    next.set_named(&HashMap::new());
+    assert_eq!(banned(&next, 0, "2001:db8::8"), "2001:db8::/64");
+}
+
 /// Neighbours are counted by their own addresses, or by /64 in something wider:
 /// after a restart as before it, unless the host is in another network by then.
 #[test]
