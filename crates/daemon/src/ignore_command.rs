@@ -20,7 +20,7 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 use crate::{
     current::Current,
     fail2ban_actions::{self, Ran},
-    ignored_names::IgnoredNames,
+    ignored_names::{IgnoredNames, spared_by},
     jails::{IgnoreCommand, JailConfig},
     threads,
 };
@@ -263,7 +263,7 @@ impl IgnoreChecks {
         bans.retain(|ban| match self.name_that_spares(ban) {
             None => true,
             Some(name) => {
-                self.tell(ban, &format!("ignoreip has {name}, whose address it is"));
+                self.tell(ban, &spared_by(&name));
                 false
             }
         });

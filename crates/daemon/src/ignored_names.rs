@@ -1,5 +1,5 @@
-//! Host names in `ignoreip` of Fail2ban's jails. Their addresses are looked up by a thread of
-//! its own, now and again, so that no line and no ban waits for a name server: who has one of
+//! Host names in `ignoreip` of Fail2ban's jails. Their addresses are looked up by threads of
+//! their own, now and again, so that no line and no ban waits for a name server: who has one of
 //! the addresses that were found last is not banned. Of a name that nobody answers for, they
 //! hold on. A jail's ban of an address that a name turns out to have is lifted.
 
@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -16,8 +16,16 @@ use std::{
 use weir_core::{BanTarget, Prefix, detect::HostName, policy::Ledger};
 use weir_events::alerts::Alerts;
 
-use crate::{current::Current, jails::JailConfig, resolver, threads};
+use crate::{
+    current::Current,
+    jails::JailConfig,
+    resolver::{self, Answer},
+    threads,
+};
 
+/// So many names are looked up at once: one name server that does not answer keeps the others
+/// waiting less.
+const LOOKUPS: usize = 4;
 /// A name is looked up again after so long, as in Fail2ban.
 const REFRESH: Duration = Duration::from_secs(300);
 /// The same of one that nobody has answered for, or that has no address.
@@ -27,8 +35,8 @@ const MAX_ADDRESSES: usize = 16;
 /// A ban that was on its way when an address became known is in force after so long.
 const BAN_IN_FLIGHT: Duration = Duration::from_secs(1);
 
-/// How a name is looked up: its addresses, or why nobody knows.
-type Lookup = dyn Fn(&HostName) -> Result<Vec<IpAddr>, String> + Send + Sync;
+/// How a name is looked up: its addresses of IPv4 and of IPv6.
+type Lookup = dyn Fn(&HostName) -> [Answer; 2] + Send + Sync;
 /// Lifts the ban of a jail, by its name, and says why.
 type Lift = dyn Fn(&str, BanTarget, &str) + Send + Sync;
 
@@ -43,7 +51,8 @@ pub(crate) struct IgnoredNames {
     alerts: Arc<Alerts>,
     /// No jail has a name: nobody who bans takes a lock.
     is_idle: AtomicBool,
-    is_started: AtomicBool,
+    /// Threads that run.
+    threads: AtomicUsize,
     is_over: AtomicBool,
 }
 
@@ -53,6 +62,8 @@ struct State {
     known: HashMap<HostName, Known>,
     /// Whom to let in once more, and when, because a ban may have been on its way.
     lift_again: Vec<(Instant, Lifted)>,
+    /// Threads that wait for the resolver.
+    lookups: usize,
 }
 
 /// What a jail ignores, and how it counts.
@@ -66,8 +77,13 @@ struct Known {
     addresses: Vec<IpAddr>,
     /// The time of the next lookup.
     due: Instant,
-    /// A jail has the name that did not have it: of its bans none was lifted.
-    is_new_to_jail: bool,
+    /// A thread has asked for it and waits.
+    is_under_way: bool,
+    /// It was answered for when it was asked for last, if ever.
+    is_answered: bool,
+    /// A jail has the name that did not have it: of its bans by IPv4, and by IPv6, none was
+    /// lifted.
+    is_new_to_jail: [bool; 2],
 }
 
 /// The ban of an address, or of its network, that a name turned out to have.
@@ -78,6 +94,11 @@ struct Lifted {
     name: HostName,
 }
 
+/// Why somebody is not banned who has an address of this name.
+pub(crate) fn spared_by(name: &HostName) -> String {
+    format!("its address is that of {name} in ignoreip")
+}
+
 fn about(name: &HostName) -> String {
     format!("ignoreip:{name}")
 }
@@ -85,7 +106,12 @@ fn about(name: &HostName) -> String {
 impl IgnoredNames {
     /// Asks the host's resolver; bans are lifted by `lift`.
     pub fn new(ledger: Arc<Current<Ledger>>, alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
-        Self::with(Box::new(resolver::addresses), ledger, alerts, lift)
+        Self::with(
+            Box::new(resolver::addresses_by_family),
+            ledger,
+            alerts,
+            lift,
+        )
     }
 
     fn with(
@@ -102,7 +128,7 @@ impl IgnoredNames {
             ledger,
             alerts,
             is_idle: AtomicBool::new(true),
-            is_started: AtomicBool::new(false),
+            threads: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         }
     }
@@ -129,36 +155,39 @@ impl IgnoredNames {
             let had = had.get(jail).map_or(&[][..], |had| &had.names);
             for name in &ignoring.names {
                 let known = state.known.entry(name.clone());
-                let known = known.or_insert_with(|| Known {
-                    addresses: before
-                        .remove(name)
-                        .map_or(Vec::new(), |known| known.addresses),
-                    due: now,
-                    is_new_to_jail: false,
+                let known = known.or_insert_with(|| {
+                    let before = before.remove(name);
+                    Known {
+                        due: now,
+                        is_under_way: before.as_ref().is_some_and(|known| known.is_under_way),
+                        is_answered: before.as_ref().is_none_or(|known| known.is_answered),
+                        is_new_to_jail: [false; 2],
+                        addresses: before.map_or(Vec::new(), |known| known.addresses),
+                    }
                 });
-                known.is_new_to_jail |= !had.contains(name);
+                if !had.contains(name) {
+                    known.is_new_to_jail = [true; 2];
+                }
             }
         }
         let is_idle = state.known.is_empty();
+        for name in before.keys() {
+            self.alerts.forget(&about(name));
+        }
         drop(state);
-        before
-            .keys()
-            .for_each(|name| self.alerts.forget(&about(name)));
         self.is_idle.store(is_idle, Relaxed);
         self.tell(&self.ledger.get());
         self.changed.notify_all();
-        if is_idle || self.is_started.swap(true, Relaxed) {
-            return;
-        }
-        let names = self.clone();
-        match threads::spawn("weir-ignoreip", move || names.work()) {
-            Ok(_) => self.alerts.clear("ignoreip"),
-            Err(error) => {
-                self.is_started.store(false, Relaxed);
+        while !is_idle && self.threads.load(Relaxed) < LOOKUPS {
+            let names = self.clone();
+            if let Err(error) = threads::spawn("weir-ignoreip", move || names.work()) {
                 let message = format!("cannot start a thread for the names of ignoreip: {error}");
                 self.alerts.raise("ignoreip", message);
+                return;
             }
+            self.threads.fetch_add(1, Relaxed);
         }
+        self.alerts.clear("ignoreip");
     }
 
     /// Tells a ledger whose neighbours each jail counts one by one.
@@ -198,7 +227,7 @@ impl IgnoredNames {
         state.jails.get(jail)?.names.iter().find(has).cloned()
     }
 
-    /// The life of the thread. It ends as soon as the resolver has answered, and nobody waits
+    /// The life of a thread. It ends as soon as the resolver has answered, and nobody waits
     /// for that.
     fn work(&self) {
         while !self.is_over.load(Relaxed) {
@@ -210,90 +239,140 @@ impl IgnoredNames {
                 self.lift_all(&lifts);
                 continue;
             }
-            let next = state.known.iter().min_by_key(|(_, known)| known.due);
-            match next.map(|(name, known)| (name.clone(), known.due)) {
-                Some((name, due)) if due <= now => {
-                    drop(state);
-                    let answer = (self.lookup)(&name);
+            // One thread stays for lifts.
+            let may_look_up = state.lift_again.is_empty() || state.lookups + 1 < LOOKUPS;
+            if may_look_up && let Some(name) = state.take_due(now) {
+                state.lookups += 1;
+                drop(state);
+                let answer = (self.lookup)(&name);
+                self.state().lookups -= 1;
+                if !self.is_over.load(Relaxed) {
                     self.answered(&name, answer, Instant::now());
                 }
-                next => {
-                    let lifts = state.lift_again.iter().map(|(at, _)| *at);
-                    let next = next.map(|(_, due)| due).into_iter().chain(lifts).min();
-                    let wait = next.map_or(REFRESH, |next| next.saturating_duration_since(now));
-                    let waited = self.changed.wait_timeout(state, wait);
-                    drop(waited.expect("no holder of this lock panics"));
-                }
+                continue;
             }
+            let lifts = state.lift_again.iter().map(|(at, _)| *at);
+            let names = state.known.values().filter(|known| !known.is_under_way);
+            let names = names.map(|known| known.due).filter(|_| may_look_up);
+            let wait = lifts.chain(names).min();
+            let wait = wait.map_or(REFRESH, |next| next.saturating_duration_since(now));
+            let waited = self.changed.wait_timeout(state, wait);
+            drop(waited.expect("no holder of this lock panics"));
         }
     }
 
-    fn answered(&self, name: &HostName, answer: Result<Vec<IpAddr>, String>, now: Instant) {
+    fn answered(&self, name: &HostName, answer: [Answer; 2], now: Instant) {
         let mut state = self.state();
         let Some(known) = state.known.get_mut(name) else {
             // No jail has it any more.
             return;
         };
-        let mut new = Vec::new();
-        let problem = match answer {
-            Ok(found) => {
-                let mut found: Vec<_> = found.iter().map(IpAddr::to_canonical).collect();
-                found.sort();
-                found.dedup();
-                let left_out = found.len().saturating_sub(MAX_ADDRESSES);
-                found.truncate(MAX_ADDRESSES);
-                known.due = now + if found.is_empty() { RETRY } else { REFRESH };
-                let before = std::mem::replace(&mut known.addresses, found);
-                new.clone_from(&known.addresses);
-                // Whom somebody bans by hand in such a jail stays banned.
-                let knows_all = !std::mem::take(&mut known.is_new_to_jail);
-                new.retain(|addr| !(knows_all && before.contains(addr)));
-                match (known.addresses.is_empty(), left_out) {
-                    (true, _) => Some(format!(
-                        "{name} has no address: jails that have it in ignoreip ignore nobody by it"
-                    )),
-                    (false, 0) => None,
-                    (false, left_out) => Some(format!(
-                        "{name} has {left_out} addresses more than the {MAX_ADDRESSES} that count: jails that have it in ignoreip do not ignore those"
-                    )),
+        known.is_under_way = false;
+        let before = std::mem::take(&mut known.addresses);
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
+        let has_answer = answer.each_ref().map(Result::is_ok);
+        for (answer, family) in answer.into_iter().zip(["IPv4", "IPv6"]) {
+            match answer {
+                Ok(addrs) => found.extend(addrs.iter().map(IpAddr::to_canonical)),
+                Err(why) => {
+                    let last = before.iter().copied();
+                    found.extend(last.filter(|addr| addr.is_ipv6() == (family == "IPv6")));
+                    failed.push((family, why));
                 }
             }
-            Err(why) => {
-                known.due = now + RETRY;
-                let holds = match known.addresses.is_empty() {
-                    true => "jails that have it in ignoreip ignore nobody by it".to_owned(),
-                    false => format!("what it had goes on to be ignored: {:?}", known.addresses),
-                };
-                Some(format!("{name} cannot be looked up ({why}): {holds}"))
-            }
-        };
+        }
+        found.sort();
+        found.dedup();
+        let left_out = found.len().saturating_sub(MAX_ADDRESSES);
+        found.truncate(MAX_ADDRESSES);
+        known.is_answered = failed.is_empty();
+        let is_settled = failed.is_empty() && !found.is_empty();
+        known.due = now + if is_settled { REFRESH } else { RETRY };
+        // An address that was known is not lifted again and again: somebody may have banned it
+        // by hand since. That holds until a restart.
+        let mut new = found.clone();
+        new.retain(|addr| {
+            let family = usize::from(addr.is_ipv6());
+            !before.contains(addr) || (known.is_new_to_jail[family] && has_answer[family])
+        });
+        for (is_new, has_answer) in known.is_new_to_jail.iter_mut().zip(has_answer) {
+            *is_new &= !has_answer;
+        }
+        let problem = problem(name, &found, &failed, left_out);
+        known.addresses = found;
         let lifted = state.bans_of(name, &new);
         let once_more = lifted.iter().map(|one| (now + BAN_IN_FLIGHT, one.clone()));
         state.lift_again.extend(once_more);
-        drop(state);
-        self.tell(&self.ledger.get());
+        // Before a reload may forget the name.
         match problem {
             Some(problem) => self.alerts.raise(&about(name), problem),
             None => self.alerts.clear(&about(name)),
         }
+        drop(state);
+        self.changed.notify_all();
+        self.tell(&self.ledger.get());
         self.lift_all(&lifted);
     }
 
     fn lift_all(&self, all: &[Lifted]) {
         for one in all {
-            let why = format!("ignoreip has {}, whose address it is", one.name);
+            let why = spared_by(&one.name);
             (self.lift)(&one.jail, one.subject, &why);
         }
     }
 
-    /// Ends the thread.
+    /// Ends the threads.
     pub fn stop(&self) {
         self.is_over.store(true, Relaxed);
         self.changed.notify_all();
     }
 }
 
+/// What an administrator should know of an answer.
+fn problem(
+    name: &HostName,
+    found: &[IpAddr],
+    failed: &[(&str, String)],
+    left_out: usize,
+) -> Option<String> {
+    let nobody = "ignoreip exempts nobody by it";
+    let why = match failed {
+        [] if found.is_empty() => return Some(format!("{name} has no address: {nobody}")),
+        [] if left_out == 0 => return None,
+        [] => {
+            return Some(format!(
+                "{name} has {left_out} addresses more than the {MAX_ADDRESSES} that count: ignoreip does not exempt those"
+            ));
+        }
+        [(_, why), (_, other)] if why == other => why.clone(),
+        failed => {
+            let failed = failed
+                .iter()
+                .map(|(family, why)| format!("{family}: {why}"));
+            failed.collect::<Vec<_>>().join(", ")
+        }
+    };
+    let holds = match found {
+        [] => nobody.to_owned(),
+        found => {
+            let found: Vec<_> = found.iter().map(IpAddr::to_string).collect();
+            format!("its last addresses ({}) stay exempt", found.join(", "))
+        }
+    };
+    Some(format!("{name} cannot be looked up ({why}): {holds}"))
+}
+
 impl State {
+    /// A name that is to be looked up now, which is under way from now on: first those that
+    /// were answered for last time.
+    fn take_due(&mut self, now: Instant) -> Option<HostName> {
+        let due = self.known.iter_mut();
+        let due = due.filter(|(_, known)| !known.is_under_way && known.due <= now);
+        let (name, known) = due.min_by_key(|(_, known)| (!known.is_answered, known.due))?;
+        known.is_under_way = true;
+        Some(name.clone())
+    }
+
     /// Whom to let in once more by now.
     fn take_lifts(&mut self, now: Instant) -> Vec<Lifted> {
         let due = self.lift_again.extract_if(.., |(at, _)| *at <= now);

@@ -6,20 +6,36 @@
 
 use std::{io, net::IpAddr};
 
-use dns_lookup::{AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
+use dns_lookup::{AddrFamily, AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
 use weir_core::detect::HostName;
 
-/// The addresses of a name; none: there is no such name, or it has none. It is asked for with
-/// a dot at its end, so that no search domain makes another one of it.
+/// The addresses of a name, or why nobody has answered; none: there is no such name, or it has
+/// none.
+pub type Answer = Result<Vec<IpAddr>, String>;
+
+/// The addresses of a name that a log has. It is asked for with a dot at its end, so that no
+/// search domain makes another one of it.
 ///
 /// # Errors
 /// Why nobody has answered.
-pub fn addresses(name: &HostName) -> Result<Vec<IpAddr>, String> {
+pub fn addresses(name: &HostName) -> Answer {
+    ask(&format!("{name}."), None)
+}
+
+/// The addresses of a name that the administrator has written, IPv4 and IPv6 apart, since a
+/// name server may answer for one of them only. It is asked for as it stands: names of
+/// /etc/hosts and search domains hold, as in Fail2ban.
+pub fn addresses_by_family(name: &HostName) -> [Answer; 2] {
+    [AddrFamily::Inet, AddrFamily::Inet6].map(|family| ask(name.as_str(), Some(family)))
+}
+
+fn ask(name: &str, family: Option<AddrFamily>) -> Answer {
     let hints = AddrInfoHints {
         socktype: SockType::Stream.into(),
+        address: family.map_or(0, Into::into),
         ..AddrInfoHints::default()
     };
-    let found = match getaddrinfo(Some(&format!("{name}.")), None, Some(hints)) {
+    let found = match getaddrinfo(Some(name), None, Some(hints)) {
         Ok(found) => found,
         Err(error) => return none_or_failed(error),
     };
@@ -27,7 +43,7 @@ pub fn addresses(name: &HostName) -> Result<Vec<IpAddr>, String> {
     addresses.map_err(|error: io::Error| error.to_string())
 }
 
-fn none_or_failed(error: LookupError) -> Result<Vec<IpAddr>, String> {
+fn none_or_failed(error: LookupError) -> Answer {
     match error.kind() {
         LookupErrorKind::NoName | LookupErrorKind::NoData => Ok(Vec::new()),
         _ => Err(io::Error::from(error).to_string()),

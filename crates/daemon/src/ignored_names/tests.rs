@@ -12,19 +12,25 @@ fn target(text: &str) -> BanTarget {
     text.parse().unwrap()
 }
 
+/// What the resolver says of these addresses.
+fn by_family(found: &[&str]) -> [Answer; 2] {
+    let found: Vec<IpAddr> = found.iter().map(|addr| addr.parse().unwrap()).collect();
+    let (ipv6, ipv4) = found.into_iter().partition(IpAddr::is_ipv6);
+    [Ok(ipv4), Ok(ipv6)]
+}
+
 /// For tests of other modules as well.
 impl IgnoredNames {
     pub(crate) fn without_resolver(alerts: Arc<Alerts>, lift: Box<Lift>) -> Self {
         let ledger = Arc::new(Current::new(Ledger::new(Vec::new())));
         let no_lookup = |_: &HostName| unreachable!("there is no thread");
         let names = Self::with(Box::new(no_lookup), ledger, alerts, lift);
-        names.is_started.store(true, Relaxed);
+        names.threads.store(LOOKUPS, Relaxed);
         names
     }
 
     pub(crate) fn answer(&self, text: &str, found: &[&str]) {
-        let found = found.iter().map(|addr| addr.parse().unwrap()).collect();
-        self.answered(&name(text), Ok(found), Instant::now());
+        self.answered(&name(text), by_family(found), Instant::now());
     }
 }
 
@@ -63,8 +69,8 @@ impl Asked {
 
     fn answered(&self, name_: &str, answer: Result<&[&str], &str>) {
         let answer = match answer {
-            Ok(found) => Ok(found.iter().map(|addr| addr.parse().unwrap()).collect()),
-            Err(why) => Err(why.to_owned()),
+            Ok(found) => by_family(found),
+            Err(why) => [Err(why.to_owned()), Err(why.to_owned())],
         };
         self.names.answered(&name(name_), answer, Instant::now());
     }
@@ -137,13 +143,13 @@ fn what_nobody_answers_for_holds_on_and_is_an_alert() {
     let asked = Asked::new(&["home.example"]);
     asked.answered("home.example", Err("timeout"));
     let alert = asked.alert("home.example").unwrap();
-    assert!(alert.contains("ignore nobody by it"), "{alert}");
+    assert!(alert.contains("exempts nobody by it"), "{alert}");
     asked.answered("home.example", Ok(&["192.0.2.7"]));
     assert_eq!(asked.alert("home.example"), None);
     asked.answered("home.example", Err("timeout"));
     let alert = asked.alert("home.example").unwrap();
     assert!(
-        alert.contains("goes on to be ignored: [192.0.2.7]"),
+        alert.contains("(timeout): its last addresses (192.0.2.7) stay exempt"),
         "{alert}"
     );
     assert!(asked.spares("one", "192.0.2.7"));
@@ -153,6 +159,52 @@ fn what_nobody_answers_for_holds_on_and_is_an_alert() {
     assert!(!asked.spares("one", "192.0.2.7"));
     let alert = asked.alert("home.example").unwrap();
     assert!(alert.contains("has no address"), "{alert}");
+}
+
+/// A name server that answers for IPv4 only takes no IPv6 address away.
+#[test]
+fn a_family_without_an_answer_keeps_its_addresses() {
+    let asked = Asked::new(&["home.example"]);
+    asked.answered("home.example", Ok(&["192.0.2.7", "2001:db8::7"]));
+    asked.lifted();
+    let answer = [
+        Ok(vec!["192.0.2.9".parse().unwrap()]),
+        Err("timeout".to_owned()),
+    ];
+    asked
+        .names
+        .answered(&name("home.example"), answer, Instant::now());
+    assert_eq!(asked.lifted(), ["one 192.0.2.9", "two 192.0.2.9"]);
+    assert!(asked.spares("one", "2001:db8::7") && asked.spares("one", "192.0.2.9"));
+    assert!(!asked.spares("one", "192.0.2.7"));
+    let alert = asked.alert("home.example").unwrap();
+    let wanted = "(IPv6: timeout): its last addresses (192.0.2.9, 2001:db8::7) stay exempt";
+    assert!(alert.contains(wanted), "{alert}");
+    assert!(asked.due("home.example") <= RETRY);
+}
+
+/// Names that nobody answers for keep those waiting least that are answered for.
+#[test]
+fn names_that_were_answered_for_are_looked_up_first() {
+    let mut asked = Asked::new(&["dead.example", "home.example", "work.example"]);
+    let now = Instant::now();
+    asked.answered("dead.example", Err("timeout"));
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    let all = now + 2 * REFRESH;
+    let take = |asked: &Asked, now| {
+        let name = asked.names.state().take_due(now);
+        name.map(|name| name.to_string())
+    };
+    assert_eq!(take(&asked, Instant::now()).unwrap(), "work.example");
+    assert_eq!(take(&asked, Instant::now()), None);
+    assert_eq!(take(&asked, all).unwrap(), "home.example");
+    assert_eq!(take(&asked, all).unwrap(), "dead.example");
+    // All are under way, and stay so over a reload.
+    asked.jails.pop();
+    asked.names.run(&asked.jails);
+    assert_eq!(take(&asked, all), None);
+    asked.answered("dead.example", Ok(&[]));
+    assert_eq!(take(&asked, all).unwrap(), "dead.example");
 }
 
 #[test]
