@@ -133,7 +133,7 @@ fn import_says_what_each_jail_becomes() {
     let (code, dry) = host.ask(&["import", "fail2ban", dir, "--dry-run"]);
     assert_eq!(code, Some(1), "{dry}");
     for line in [
-        "not honoured: {dir}/f/fail2ban.local:2: allowipv6 = no has no effect: weir bans IPv6 as it does IPv4",
+        "not honoured: {dir}/f/fail2ban.local:2: allowipv6 = no is not read: weir bans IPv6 as it does IPv4",
         "shop: filter shop reads {dir}/shop.log; 3 failures in 10m ban 80/tcp,443/tcp for 2h (reject), and runs mail-whois",
         "  not honoured: {dir}/f/jail.local:3: ignoreip: friend! is no address, and no name of a host",
         "twin: NOT RUN: {dir}/f/jail.local:9: filter nobody: {dir}/f/filter.d/nobody.conf: there is no such file",
@@ -160,7 +160,7 @@ fn import_says_what_each_jail_becomes() {
     for expected in [
         "jail twin is not run",
         "jail.local:3: ignoreip",
-        "fail2ban.local:2: allowipv6 = no has no effect",
+        "fail2ban.local:2: allowipv6 = no is not read",
     ] {
         assert!(flat.contains(expected), "{expected}: {said}");
     }

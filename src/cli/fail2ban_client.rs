@@ -17,8 +17,9 @@ const FAILED: u8 = 255;
 /// Commands of fail2ban-client, answered by weir for its jails
 ///
 /// ping, version, status [--all|JAIL] [short], stats, banned [IP...], unban --all|IP...,
-/// reload [--unban] [JAIL], flushlogs, -t, -d,
-/// get JAIL banip|banned|bantime|findtime|maxretry|maxlines|usedns,
+/// reload [--unban] [JAIL], flushlogs, echo WORD..., get dbpurgeage, -t, -d,
+/// get JAIL banip|banned|bantime|findtime|maxretry|maxlines|usedns|ignoreself,
+/// get JAIL bantime.increment|bantime.rndtime|bantime.overalljails,
 /// get JAIL logpath|logencoding|logtimezone|journalmatch|ignoreip|ignorecommand|actions,
 /// get JAIL prefregex|failregex|ignoreregex|datepattern,
 /// set JAIL banip|unbanip|addignoreip|delignoreip IP...,

@@ -91,21 +91,27 @@ const HONOURED: [&str; 2] = ["dbfile", "logtarget"];
 /// that are mistyped.
 ///
 /// # Errors
-/// A mistake in fail2ban.conf.
+/// fail2ban.conf cannot be read, or is no INI file.
 pub fn server_limits(files: &dyn Files, root: &Path) -> Result<Vec<Error>, Error> {
     let Some(layers) = includes::read(files, &root.join("fail2ban"))? else {
         return Ok(Vec::new());
     };
     let mut limits = Vec::new();
     for setting in &SETTINGS {
-        let text = interpolate::get(&layers, setting.section, setting.key, &interpolate::NoVars)?;
-        let Some(text) = text.filter(|text| !text.is_empty()) else {
-            continue;
+        let text = interpolate::get(&layers, setting.section, setting.key, &interpolate::NoVars);
+        let text = match text {
+            Ok(Some(text)) if !text.is_empty() => text,
+            Ok(_) => continue,
+            // What has no effect keeps no jail from its work.
+            Err(error) => {
+                limits.push(error);
+                continue;
+            }
         };
         let value = text.joined();
         if !setting.usual.iter().any(|usual| is_same(usual, &value)) {
             let (key, value) = (setting.key, ini::clip(&value));
-            let message = format!("{key} = {value} has no effect: {}", setting.instead);
+            let message = format!("{key} = {value} is not read: {}", setting.instead);
             limits.push(Error::new(text.origin(), ErrorKind::Value, message));
         }
     }

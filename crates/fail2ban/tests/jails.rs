@@ -577,12 +577,16 @@ fn settings_of_the_server_that_weir_does_not_go_by_are_told() {
             "[Definition]\ndbpurgeage = 30d\nallowipv6 = no\nlogtargt = /x\n[Thread]\nstacksize = 32\n"
         ),
         [
-            "/f/fail2ban.local:2: dbpurgeage = 30d has no effect: keep_history of weir.toml says how long past bans are known",
-            "/f/fail2ban.local:3: allowipv6 = no has no effect: weir bans IPv6 as it does IPv4",
-            "/f/fail2ban.local:6: stacksize = 32 has no effect: weir's threads have stacks of their own size",
+            "/f/fail2ban.local:2: dbpurgeage = 30d is not read: keep_history of weir.toml says how long past bans are known",
+            "/f/fail2ban.local:3: allowipv6 = no is not read: weir bans IPv6 as it does IPv4",
+            "/f/fail2ban.local:6: stacksize = 32 is not read: weir's threads have stacks of their own size",
             "/f/fail2ban.local:4: logtargt: there is no such key (did you mean logtarget?)",
         ]
     );
+    // One that cannot be read, and that nobody asks for, leaves the others.
+    let told = limits("[Definition]\npidfile = %(rundir)s/x\nallowipv6 = no\n");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("/f/fail2ban.local:2: "), "{told:?}");
     let Some(root) = installed() else { return };
     assert_eq!(server_limits(&Disk, &root).unwrap(), []);
 }

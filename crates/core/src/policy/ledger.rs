@@ -131,7 +131,7 @@ pub struct Ledger {
 /// IPv6 addresses whose networks others share who are to be counted apart.
 #[derive(Debug, Default)]
 struct SharedNetworks {
-    /// Those of this host.
+    /// Addresses of this host.
     own: Vec<Ipv6Addr>,
     /// Those of hosts that a jail ignores by name, by the jail's number.
     named: Vec<Vec<Ipv6Addr>>,
@@ -162,7 +162,7 @@ fn ipv6(addrs: &[IpAddr]) -> Vec<Ipv6Addr> {
 }
 
 impl SharedNetworks {
-    /// Those that count for this jail.
+    /// The addresses that count for this jail.
     fn of(&self, jail: usize) -> [&[Ipv6Addr]; 2] {
         [&self.own, self.named.get(jail).map_or(&[], Vec::as_slice)]
     }

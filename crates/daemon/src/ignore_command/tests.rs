@@ -3,7 +3,7 @@ use weir_core::{Action, Until};
 use super::*;
 use crate::config::tests::check;
 
-/// Who was put into force.
+/// Subjects of bans that were put into force.
 #[derive(Default)]
 struct Puts(Mutex<Vec<String>>);
 
