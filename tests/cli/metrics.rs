@@ -128,6 +128,8 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
             "weir_pool_real_active_flows",
             "weir_pool_real_failed_connections_total",
             "weir_pool_service_refused_flows_total",
+            // Of pools whose reals have a QUIC server ID: tests/root_balance.rs.
+            "weir_pool_service_quic_packets_total",
         ];
         // Virtual addresses are held by root: tests/root_vips.rs, tests/root_vrrp.rs. Actions
         // are Fail2ban's: tests/fail2ban_actions.rs. Rules about programs, and tokens, need root.
