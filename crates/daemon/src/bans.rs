@@ -123,7 +123,8 @@ impl Bans {
     /// Bans that another program has made: its actions were told of them.
     pub(crate) fn take_over(&self, bans: Vec<Ban>) {
         let now = Now::read();
-        let bans = self.without_exempt(bans, &now);
+        let mut bans = self.without_exempt(bans, &now);
+        self.ignore_checks.leave_out_named(&mut bans);
         let coming = self.coming_into_force();
         self.put_in_force(&coming, bans, &now, true);
     }

@@ -259,7 +259,7 @@ impl IgnoreChecks {
     }
 
     /// Leaves out bans of whom a name in `ignoreip` spares, and tells of each.
-    fn leave_out_named(&self, bans: &mut Vec<Ban>) {
+    pub(crate) fn leave_out_named(&self, bans: &mut Vec<Ban>) {
         bans.retain(|ban| match self.name_that_spares(ban) {
             None => true,
             Some(name) => {

@@ -161,7 +161,10 @@ impl IgnoredNames {
                         due: now,
                         is_under_way: before.as_ref().is_some_and(|known| known.is_under_way),
                         is_answered: before.as_ref().is_none_or(|known| known.is_answered),
-                        is_new_to_jail: [false; 2],
+                        // Bans may still be to be lifted for a jail that got it before.
+                        is_new_to_jail: before
+                            .as_ref()
+                            .map_or([false; 2], |known| known.is_new_to_jail),
                         addresses: before.map_or(Vec::new(), |known| known.addresses),
                     }
                 });

@@ -249,3 +249,18 @@ fn a_reload_forgets_names_and_lifts_for_a_jail_that_comes_to_one() {
     assert!(!asked.spares("one", "192.0.2.7"));
     assert!(asked.names.is_idle.load(Relaxed));
 }
+
+/// Another reload, before the name is answered for once more.
+#[test]
+fn a_second_reload_forgets_no_bans_that_are_to_be_lifted() {
+    let asked = Asked::new(&["home.example"]);
+    let mut alone = asked.jails.clone();
+    alone[1].ignore_names.clear();
+    asked.names.run(&alone);
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    asked.lifted();
+    asked.names.run(&asked.jails);
+    asked.names.run(&asked.jails);
+    asked.answered("home.example", Ok(&["192.0.2.7"]));
+    assert!(asked.lifted().contains(&"two 192.0.2.7".to_owned()));
+}
