@@ -308,6 +308,8 @@ impl Apps {
             _ => {
                 let fresh = self.start(config, cgroup, observe, policy, made_of)?;
                 *state = Some(fresh);
+                // Whom it was about is asked about anew.
+                self.alerts.clear(ABOUT_REFUSED);
             }
         }
         if let Some(state) = &mut *state {
@@ -728,6 +730,9 @@ impl Apps {
             Ok((policy, made_of)) => {
                 if policy == state.policy {
                     state.made_of = made_of;
+                    if !state.prompts.is_pending {
+                        state.retry = Retry::default();
+                    }
                 } else if let Err(error) = state.put(policy, made_of) {
                     // It is tried again after a while, for the kernel may have memory by then.
                     self.alerts.raise(

@@ -55,7 +55,8 @@ impl Before {
 /// with which a roll-back puts tokens back.
 ///
 /// What the configuration goes without goes last, when little can refuse it any more: a
-/// reload that is refused leaves no moment without a geofence or without tokens. What it
+/// reload that is refused leaves no moment without a geofence or without tokens, unless the
+/// backend cannot be had beside them. What it
 /// changes of them is in force while pools wait for their first checks, and then taken back.
 fn put_rules_alone(
     service: &Service,
