@@ -245,15 +245,6 @@ fn root_another_xdp_program_is_named_and_left_alone() {
     }
 }
 
-fn make_tun(net: &TestNet) -> Result<(), String> {
-    let add = ["tuntap", "add", "mode", "tun", "name", "tun0"];
-    net.host
-        .run("ip", &add)
-        .and_then(|_| net.host.run("ip", &["link", "set", "tun0", "up"]))
-        .map(|_| ())
-        .map_err(|error| error.to_string())
-}
-
 #[test]
 fn root_what_cannot_be_protected_is_refused_by_name() {
     if skipped(&[]) {
@@ -267,7 +258,7 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
     if let Err(error) = &wireguard {
         println!("skipped: no wireguard device: {error}");
     }
-    if let Err(error) = make_tun(&net) {
+    if let Err(error) = net.make_tun() {
         println!("skipped: no tun device: {error}");
         return;
     }
@@ -302,7 +293,7 @@ fn root_a_geofence_that_cannot_be_enforced_refuses_reload_and_start() {
         return;
     }
     let net = TestNet::new();
-    if let Err(error) = make_tun(&net) {
+    if let Err(error) = net.make_tun() {
         println!("skipped: no tun device: {error}");
         return;
     }

@@ -180,12 +180,10 @@ fn root_one_reload_leaves_the_geofence_and_adds_a_tun_device() {
         return;
     }
     let net = TestNet::new();
-    let tuntap = ["tuntap", "add", "mode", "tun", "name", "tun0"];
-    if net.host.run("ip", &tuntap).is_err() {
-        println!("skipped: no /dev/net/tun");
+    if let Err(error) = net.make_tun() {
+        println!("skipped: no tun device: {error}");
         return;
     }
-    net.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
     let fenced = "[geofence]\ndeny = [\"country:AQ\"]\n";
     let both = "interfaces = [\"eth0\", \"tun0\"]\n";
     let weir = Weir::start(&net.host, &format!("interfaces = [\"eth0\"]\n{fenced}"));
@@ -206,12 +204,10 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
         return;
     }
     let net = TestNet::new();
-    let tuntap = ["tuntap", "add", "mode", "tun", "name", "tun0"];
-    if net.host.run("ip", &tuntap).is_err() {
-        println!("skipped: no /dev/net/tun");
+    if let Err(error) = net.make_tun() {
+        println!("skipped: no tun device: {error}");
         return;
     }
-    net.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
     let auto = "interfaces = [\"eth0\", \"tun0\"]\n";
     let _server = net.server();
     let mut weir = Weir::start(&net.host, auto);

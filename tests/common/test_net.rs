@@ -74,6 +74,15 @@ impl TestNet {
         })
     }
 
+    /// Gives the host `tun0`, a device without Ethernet frames; the error says why there is none.
+    pub fn make_tun(&self) -> Result<(), String> {
+        let add = ["tuntap", "add", "mode", "tun", "name", "tun0"];
+        let made = self.host.run("ip", &add);
+        made.and_then(|_| self.host.run("ip", &["link", "set", "tun0", "up"]))
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    }
+
     /// A server of the host's at [`PORT`], in both families.
     pub fn server(&self) -> TcpServer {
         TcpServer::start(&self.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()

@@ -11,7 +11,7 @@ use weir_testkit::{
 use super::{
     RULES, ban,
     common::{ATTACKER, CUSTOMER, HOST, PORT, SOON, TestNet, Weir, addr, at, skipped, soon},
-    config, make_tun,
+    config,
 };
 
 /// Has a tun device receive packets, read in hexadecimal, one a line.
@@ -32,7 +32,7 @@ fn root_rules_protect_an_interface_without_ethernet() {
     }
     for backend in ["nft", "ipset"] {
         let net = TestNet::new();
-        if let Err(error) = make_tun(&net) {
+        if let Err(error) = net.make_tun() {
             println!("skipped: no tun device: {error}");
             return;
         }
@@ -74,7 +74,7 @@ fn root_rules_protect_an_interface_without_ethernet() {
                 weir.kill();
             }
             net.host.run("ip", &["link", "del", "tun0"]).unwrap();
-            make_tun(&net).unwrap();
+            net.make_tun().unwrap();
             let_in(&all, 2);
         }
         weir.run();
