@@ -6,7 +6,8 @@
  *
  *   sock_create           a socket gets its record; raw, MPTCP and SMC ones are looked at
  *   connect               who may not is told at once (EPERM)
- *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves
+ *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves:
+ *                         a tracepoint, or where there is none the function's beginning
  *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
  *   exit_mmap             an address space that ends is forgotten
  *   iter/tcp, iter/udp    connections that the rules allow no longer are ended
@@ -166,8 +167,7 @@ int weir_app_connect6(struct bpf_sock_addr *ctx)
 
 /* Before the data leaves: who changes, or has been given the socket, is a holder of it
  * from here on, and the packet meets a verdict that counts him. */
-SEC("tp_btf/tcp_sendmsg_locked")
-int BPF_PROG(weir_app_send, struct sock *sk)
+static __always_inline int note_sender(struct sock *sk)
 {
 	struct ident_control *control = control_get();
 	struct ident_socket *socket;
@@ -178,6 +178,33 @@ int BPF_PROG(weir_app_send, struct sock *sk)
 	if (socket)
 		note_holder(socket, bpf_get_current_task_btf(), control);
 	return 0;
+}
+
+/* For each segment that a send fills (Linux 6.16). */
+SEC("tp_btf/tcp_sendmsg_locked")
+int BPF_PROG(weir_app_send, struct sock *sk)
+{
+	return note_sender(sk);
+}
+
+/* Where there is no such tracepoint: once for each send, and again when it has waited for
+ * room or for the connection: meanwhile other threads may have changed the mappings. */
+SEC("fentry/tcp_sendmsg_locked")
+int BPF_PROG(weir_app_entry, struct sock *sk)
+{
+	return note_sender(sk);
+}
+
+SEC("fexit/sk_stream_wait_memory")
+int BPF_PROG(weir_app_room, struct sock *sk)
+{
+	return note_sender(sk);
+}
+
+SEC("fexit/sk_stream_wait_connect")
+int BPF_PROG(weir_app_open, struct sock *sk)
+{
+	return note_sender(sk);
 }
 
 /* Its address and port; has_port is 0 where none is found. */
@@ -432,7 +459,7 @@ int weir_app_question(struct ident_question *question)
 		__u32 flags = policy_of(control)->flags;
 
 		question->space = (__u64)mm;
-		question->sequence = mm->mm_lock_seq.sequence;
+		question->sequence = sequence_of(mm);
 		begin = bpf_ktime_get_ns();
 		if (!walk(task, control, &space)) {
 			question->nanoseconds = bpf_ktime_get_ns() - begin;

@@ -23,6 +23,16 @@ struct inode {
 	__u32 i_ctime_nsec;
 };
 
+struct timespec64 {
+	__s64 tv_sec;
+	long tv_nsec;
+};
+
+/* Before Linux 6.11. */
+struct inode___timespec {
+	struct timespec64 __i_ctime;
+};
+
 struct file {
 	struct inode *f_inode;
 };
@@ -45,6 +55,20 @@ struct mm_struct {
 	struct seqcount mm_lock_seq;
 	struct file *exe_file;
 	mm_context_t context;
+};
+
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+
+struct rw_semaphore {
+	atomic64_t count;
+};
+
+/* Before Linux 6.13. */
+struct mm_struct___int {
+	int mm_lock_seq;
+	struct rw_semaphore mmap_lock;
 };
 
 typedef struct {
@@ -169,5 +193,7 @@ extern void bpf_task_release(struct task_struct *task) __ksym;
 extern int bpf_sock_destroy(struct sock_common *sk) __ksym __weak;
 
 #define VM_EXEC 4
+/* Of rw_semaphore.count. */
+#define RWSEM_WRITER_LOCKED 1
 
 #endif

@@ -129,7 +129,7 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 
 	if (!mm)
 		return;
-	sequence = mm->mm_lock_seq.sequence;
+	sequence = sequence_of(mm);
 	flags = policy_of(control)->flags;
 	if (flags & IDENT_BY_UID)
 		uid = uid_of(task);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Who a process is: the set of files that it has mapped executable, as a keyed hash.
  *
- * mm_lock_seq moves whenever the mappings of an address space may change, by whatever
+ * The sequence of an address space moves whenever its mappings may change, by whatever
  * system call. While it stands still the set that was found last is right, and nothing
  * is walked. */
 #ifndef WEIR_IDENTITY_WHO_H
@@ -18,18 +18,58 @@ static __always_inline __u64 mix(__u64 x)
 	return x ^ x >> 33;
 }
 
+/* Odd while somebody changes the mappings, and never again what it was before.
+ *
+ * Since Linux 6.13 that is what mm_lock_seq is: mmap_write_lock counts it up, and so do
+ * mmap_write_unlock and mmap_write_downgrade. Before, only the latter two do, so that it
+ * stands still while mprotect has made pages executable and goes on with others, and a
+ * second thread runs what is in them and sends. There the lock itself gives the lowest
+ * bit: RWSEM_WRITER_LOCKED is set before the first change, and cleared after the count.
+ * The lock is read first: if it is free although the change is there, whoever changed
+ * has released it, and has counted before that. The atomic operation keeps the two
+ * loads in this order on processors that exchange loads. */
+static __always_inline __u32 sequence_of(struct mm_struct *mm)
+{
+	struct mm_struct___int *older = (struct mm_struct___int *)mm;
+	__u64 order = 0, lock;
+
+	if (bpf_core_field_exists(mm->mm_lock_seq.sequence))
+		return mm->mm_lock_seq.sequence;
+	lock = older->mmap_lock.count.counter;
+	lock += __sync_fetch_and_add(&order, lock);
+	return (__u32)older->mm_lock_seq << 1 | (lock & RWSEM_WRITER_LOCKED);
+}
+
+static __always_inline __s64 ctime_seconds(struct inode *inode)
+{
+	struct inode___timespec *older = (struct inode___timespec *)inode;
+
+	if (bpf_core_field_exists(inode->i_ctime_sec))
+		return BPF_CORE_READ(inode, i_ctime_sec);
+	return BPF_CORE_READ(older, __i_ctime.tv_sec);
+}
+
+static __always_inline __u64 ctime_nanoseconds(struct inode *inode)
+{
+	struct inode___timespec *older = (struct inode___timespec *)inode;
+
+	if (bpf_core_field_exists(inode->i_ctime_nsec))
+		return BPF_CORE_READ(inode, i_ctime_nsec);
+	return BPF_CORE_READ(older, __i_ctime.tv_nsec);
+}
+
 /* One file, so that nobody without the secret can make two sets alike. */
 static __always_inline __u64 object_hash(const struct ident_control *control,
 					 struct inode *inode)
 {
 	/* A bit of the nanoseconds is a flag of the kernel's. */
-	__u64 nanoseconds = BPF_CORE_READ(inode, i_ctime_nsec) & 0x7fffffff;
+	__u64 nanoseconds = ctime_nanoseconds(inode) & 0x7fffffff;
 	__u64 of = (__u64)BPF_CORE_READ(inode, i_sb, s_dev) << 32 |
 		   BPF_CORE_READ(inode, i_generation);
 	__u64 hash = mix(BPF_CORE_READ(inode, i_ino) ^ control->secret[0]);
 
 	hash = mix(hash ^ of ^ control->secret[1]);
-	return mix(hash ^ (__u64)BPF_CORE_READ(inode, i_ctime_sec) << 30 ^ nanoseconds);
+	return mix(hash ^ (__u64)ctime_seconds(inode) << 30 ^ nanoseconds);
 }
 
 /* The key of an executable file: by another one than the same file has where it is

@@ -27,7 +27,7 @@ pub use token_loads::run as tokens;
 
 use crate::report::Report;
 
-/// The level as `weir status` names it.
+/// What rows are called in which rules are in force.
 const LEVEL: &str = "strict";
 /// What is known in the target rows.
 const SMALL: Size = Size {

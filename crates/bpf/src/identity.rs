@@ -4,12 +4,14 @@
 //! bitmap of rules for each identity: the rules whose *who* it meets.
 
 mod events;
+mod level;
 mod policy;
 mod programs;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
+pub use level::{Level, level, missing};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
-pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
+pub use programs::{CgroupAt, Loaded, detach, is_attached};
 
 use std::{
     collections::BTreeSet,
@@ -270,6 +272,7 @@ impl Handle {
 /// Its tables, whether or not the programs are attached.
 pub struct Identity {
     dir: PathBuf,
+    level: Level,
     control: MapHandle,
     rules: MapHandle,
     networks: MapHandle,
@@ -639,6 +642,11 @@ impl Identity {
     /// Whether this kernel can end connections: it has `bpf_sock_destroy` (Linux 6.5).
     pub fn can_cut(&self) -> bool {
         !self.cut.is_empty()
+    }
+
+    /// How it is seen who sends on a connection.
+    pub fn level(&self) -> Level {
+        self.level
     }
 
     /// Reads the counters, summed over the processors.

@@ -105,6 +105,51 @@ pub(crate) fn tail_call_beside_function() -> io::Result<()> {
     Ok(())
 }
 
+/// Puts a program of two instructions at the beginning of a function of the kernel's, by the
+/// number that the kernel's types have for it, and takes it away.
+///
+/// # Errors
+/// The kernel does not take such programs, or we may not load programs.
+pub(crate) fn fentry(function: u32) -> io::Result<()> {
+    let mut options = sys::bpf_prog_load_opts {
+        sz: size_of::<sys::bpf_prog_load_opts>() as _,
+        expected_attach_type: sys::BPF_TRACE_FENTRY,
+        attach_btf_id: function,
+        ..Default::default()
+    };
+    let insn = |code: u8| sys::bpf_insn {
+        code,
+        ..Default::default()
+    };
+    // BPF_ALU64 | BPF_MOV | BPF_K, BPF_JMP | BPF_EXIT of linux/bpf.h.
+    let program = [insn(0xb7), insn(0x95)];
+    // SAFETY: as many instructions as are said, a license that ends in NUL, and options that
+    // are whole. All outlive the call.
+    let fd = unsafe {
+        sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_TRACING,
+            c"weir_probe".as_ptr(),
+            c"GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as _,
+            &mut options,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    let program = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: programs of this type have the name of where they go themselves.
+    let link = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    drop(unsafe { OwnedFd::from_raw_fd(link) });
+    Ok(())
+}
+
 /// The names of the loaded programs, whoever loaded them, that use this map: sorted.
 ///
 /// # Errors

@@ -123,7 +123,7 @@ const FIRST_ANSWERS: Duration = Duration::from_secs(3);
 pub enum AppError {
     /// This kernel cannot.
     #[error(
-        "[app] needs {0}, which this kernel lacks (Linux 6.16 or newer with BTF has it); remove [app]"
+        "[app] needs {0}, which this kernel lacks (Linux 6.16 or newer with BTF has it, and 6.7 or newer with fentry as well); remove [app]"
     )]
     Lacks(String),
     /// The kernel refuses something.
@@ -201,6 +201,11 @@ impl Resolve for Known<'_> {
     fn netns(&self, file: &Path) -> Option<u64> {
         fs::metadata(file).ok().map(|about| about.ino())
     }
+}
+
+/// How this kernel lets it be seen who sends, as `weir status` names it; `None`: not at all.
+pub fn level() -> Option<&'static str> {
+    kernel::level().ok().map(kernel::Level::name)
 }
 
 /// What of these rules this host cannot do.
@@ -475,7 +480,8 @@ impl Apps {
         state.identity.adopt_sockets()?;
         loaded.attach_judging()?;
         tracing::info!(
-            "[app]: level strict in {}, {} rules, {running} processes identified in {} ms",
+            "[app]: level {} in {}, {} rules, {running} processes identified in {} ms",
+            state.identity.level().name(),
             state.cgroup.path().display(),
             config.rules.len(),
             begun.elapsed().as_millis()

@@ -4,7 +4,6 @@
 //! earlier one's, so that nothing passes meanwhile.
 
 use std::{
-    ffi::CString,
     fs, io,
     mem::MaybeUninit,
     os::{
@@ -19,48 +18,16 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::Identity;
+use super::{
+    Identity,
+    level::{Level, can_end_connections, level},
+};
 use crate::{
     abi,
     error::{Context, Error, Result},
     object, pins,
     skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel},
 };
-
-/// What the kernel has in its own types if it has a function or tracepoint.
-const NEEDED: [(&str, u32); 4] = [
-    ("btf_trace_tcp_sendmsg_locked", sys::BTF_KIND_TYPEDEF),
-    ("btf_trace_exit_mmap", sys::BTF_KIND_TYPEDEF),
-    ("bpf_iter_task_vma_new", sys::BTF_KIND_FUNC),
-    ("bpf_task_from_pid", sys::BTF_KIND_FUNC),
-];
-
-/// By which connections are ended that are no longer allowed.
-const ENDS: (&str, u32) = ("bpf_sock_destroy", sys::BTF_KIND_FUNC);
-
-/// What this kernel lacks for level `strict`, by name; empty: nothing.
-pub fn missing() -> Vec<&'static str> {
-    missing_of(&NEEDED)
-}
-
-fn missing_of(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
-    // SAFETY: takes nothing; null or a pointer that is freed below.
-    let btf = unsafe { sys::btf__load_vmlinux_btf() };
-    if btf.is_null() {
-        return vec!["/sys/kernel/btf/vmlinux"];
-    }
-    let is_missing = |(name, kind): &(&'static str, u32)| {
-        let name = CString::new(*name).expect("these hold no NUL");
-        // SAFETY: `btf` is whole, the name is terminated; both outlive the call.
-        unsafe { sys::btf__find_by_name_kind(btf, name.as_ptr(), *kind) < 0 }
-    };
-    let missing = needed.iter().filter(|one| is_missing(one));
-    let missing = missing.map(|(name, _)| name.trim_start_matches("btf_trace_"));
-    let missing = missing.collect();
-    // SAFETY: it is ours, and not used after.
-    unsafe { sys::btf__free(btf) };
-    missing
-}
 
 /// The control group in which identity is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,27 +93,28 @@ impl CgroupAt {
     }
 }
 
-/// Where a program goes, and under what name it is pinned.
+/// Where a program goes.
+#[derive(Clone, Copy)]
 enum Place {
     Cgroup(sys::bpf_attach_type),
-    Tracepoint,
+    /// A tracepoint, or a function of the kernel's: the program has its name.
+    Tracing,
 }
 
-const LINKS: [(&str, Place); 7] = [
-    ("exit", Place::Tracepoint),
-    ("create", Place::Cgroup(sys::BPF_CGROUP_INET_SOCK_CREATE)),
-    ("send", Place::Tracepoint),
-    ("connect4", Place::Cgroup(sys::BPF_CGROUP_INET4_CONNECT)),
-    ("connect6", Place::Cgroup(sys::BPF_CGROUP_INET6_CONNECT)),
-    ("egress", Place::Cgroup(sys::BPF_CGROUP_INET_EGRESS)),
-    ("ingress", Place::Cgroup(sys::BPF_CGROUP_INET_INGRESS)),
-];
-/// How many links make records of sockets; the rest judges by them.
-const NOTING: usize = 3;
+/// A program that is loaded.
+struct Program {
+    /// Under which it is pinned.
+    name: &'static str,
+    place: Place,
+    fd: OwnedFd,
+}
 
-/// Programs that are loaded, in the order of [`LINKS`].
+/// Programs that are loaded.
 pub struct Loaded {
-    programs: Vec<OwnedFd>,
+    /// Programs that make records of sockets.
+    noting: Vec<Program>,
+    /// Programs that judge by these records.
+    judging: Vec<Program>,
     cgroup: CgroupAt,
     dir: PathBuf,
     is_fresh: bool,
@@ -211,28 +179,73 @@ impl Identity {
                 map.reuse_fd(pinned.as_fd()).context(what)?;
             }
         }
-        let can_cut = missing_of(&[ENDS]).is_empty();
+        let can_cut = can_end_connections();
         open.progs.weir_app_cut_tcp.set_autoload(can_cut);
         open.progs.weir_app_cut_udp.set_autoload(can_cut);
+        // What is missing the kernel says, in its own words.
+        let level = level().unwrap_or(Level::Tracepoint);
+        let by_function = level == Level::Fentry;
+        open.progs.weir_app_send.set_autoload(!by_function);
+        open.progs.weir_app_entry.set_autoload(by_function);
+        open.progs.weir_app_room.set_autoload(by_function);
+        open.progs.weir_app_open.set_autoload(by_function);
         let skel = open.load().context(what)?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
         let progs = &skel.progs;
-        let programs = [
-            &progs.weir_app_exit,
-            &progs.weir_app_create,
-            &progs.weir_app_send,
-            &progs.weir_app_connect4,
-            &progs.weir_app_connect6,
-            &progs.weir_app_egress,
-            &progs.weir_app_ingress,
+        let of = |name, place, fd: BorrowedFd<'_>| {
+            let fd = keep(fd)?;
+            Ok(Program { name, place, fd })
+        };
+        let mut noting = vec![
+            of("exit", Place::Tracing, progs.weir_app_exit.as_fd())?,
+            of(
+                "create",
+                Place::Cgroup(sys::BPF_CGROUP_INET_SOCK_CREATE),
+                progs.weir_app_create.as_fd(),
+            )?,
         ];
-        let programs = programs.into_iter().map(|program| keep(program.as_fd()));
-        let programs = programs.collect::<Result<Vec<_>>>()?;
+        match level {
+            Level::Tracepoint => {
+                noting.push(of("send", Place::Tracing, progs.weir_app_send.as_fd())?);
+            }
+            Level::Fentry => noting.extend([
+                of("send", Place::Tracing, progs.weir_app_entry.as_fd())?,
+                of("room", Place::Tracing, progs.weir_app_room.as_fd())?,
+                of("open", Place::Tracing, progs.weir_app_open.as_fd())?,
+            ]),
+        }
+        let judging = [
+            (
+                "connect4",
+                sys::BPF_CGROUP_INET4_CONNECT,
+                &progs.weir_app_connect4,
+            ),
+            (
+                "connect6",
+                sys::BPF_CGROUP_INET6_CONNECT,
+                &progs.weir_app_connect6,
+            ),
+            (
+                "egress",
+                sys::BPF_CGROUP_INET_EGRESS,
+                &progs.weir_app_egress,
+            ),
+            (
+                "ingress",
+                sys::BPF_CGROUP_INET_INGRESS,
+                &progs.weir_app_ingress,
+            ),
+        ];
+        let judging = judging
+            .into_iter()
+            .map(|(name, kind, program)| of(name, Place::Cgroup(kind), program.as_fd()))
+            .collect::<Result<Vec<_>>>()?;
         let maps = &skel.maps;
         let handle =
             |map: &libbpf_rs::MapImpl<'_, libbpf_rs::Mut>| MapHandle::try_from(map).context(what);
         let identity = Self {
             dir: dir.to_owned(),
+            level,
             control: handle(&maps.ident_control)?,
             rules: handle(&maps.ident_rules)?,
             networks: handle(&maps.ident_networks)?,
@@ -270,7 +283,8 @@ impl Identity {
             object::pin(identity.question.as_fd(), &dir.join("whole"))?;
         }
         let loaded = Loaded {
-            programs,
+            noting,
+            judging,
             cgroup: cgroup.clone(),
             dir: dir.to_owned(),
             is_fresh,
@@ -287,7 +301,7 @@ impl Loaded {
 
     /// Attaches what makes records of sockets; nothing is refused yet.
     pub fn attach_noting(&self) -> Result<()> {
-        self.attach(0..NOTING)
+        self.attach(&self.noting)
     }
 
     /// Attaches what judges, in place of what a weir whose tables had another form has left:
@@ -296,16 +310,16 @@ impl Loaded {
     /// # Errors
     /// The kernel refuses a program, or a pin cannot be removed.
     pub fn attach_judging(&self) -> Result<()> {
-        self.attach(NOTING..LINKS.len())?;
+        self.attach(&self.judging)?;
         let instance = self.dir.parent().unwrap_or(&self.dir);
         let mut others = forms(instance).filter(|dir| *dir != self.dir);
         others.try_for_each(|dir| detach_form(&dir))
     }
 
-    fn attach(&self, which: std::ops::Range<usize>) -> Result<()> {
+    fn attach(&self, programs: &[Program]) -> Result<()> {
         let cgroup = fs::File::open(&self.cgroup.path)
             .context(|| format!("open the control group {}", self.cgroup.path.display()))?;
-        for ((name, place), program) in LINKS[which.clone()].iter().zip(&self.programs[which]) {
+        for Program { name, place, fd } in programs {
             let what = || format!("attach the program {name} of [app]");
             let pin = self.dir.join(format!("link-{name}"));
             match place {
@@ -313,11 +327,7 @@ impl Loaded {
                     if let Ok(link) = object::open_pin(&pin) {
                         // SAFETY: no options are passed.
                         let rc = unsafe {
-                            sys::bpf_link_update(
-                                link.as_raw_fd(),
-                                program.as_raw_fd(),
-                                std::ptr::null(),
-                            )
+                            sys::bpf_link_update(link.as_raw_fd(), fd.as_raw_fd(), std::ptr::null())
                         };
                         if rc == 0 {
                             continue;
@@ -328,7 +338,7 @@ impl Loaded {
                     // SAFETY: options may be null.
                     let fd = unsafe {
                         sys::bpf_link_create(
-                            program.as_raw_fd(),
+                            fd.as_raw_fd(),
                             cgroup.as_raw_fd(),
                             *kind,
                             std::ptr::null(),
@@ -336,12 +346,11 @@ impl Loaded {
                     };
                     object::pin(owned(fd).context(what)?.as_fd(), &pin)?;
                 }
-                Place::Tracepoint => {
+                Place::Tracing => {
                     // These cannot be exchanged: the next one first.
-                    // SAFETY: programs of this type have their tracepoint's name themselves.
-                    let fd = unsafe {
-                        sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd())
-                    };
+                    // SAFETY: programs of this type have the name of where they go themselves.
+                    let fd =
+                        unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), fd.as_raw_fd()) };
                     let link = owned(fd).context(what)?;
                     let _ = fs::remove_file(&pin);
                     object::pin(link.as_fd(), &pin)?;
@@ -353,8 +362,8 @@ impl Loaded {
 
     /// The programs by their names, for tests of the verifier's budget.
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        let names = LINKS.iter().map(|(name, _)| *name);
-        names.zip(self.programs.iter().map(AsFd::as_fd))
+        let programs = self.noting.iter().chain(&self.judging);
+        programs.map(|program| (program.name, program.fd.as_fd()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
-use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts};
+use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts, Level};
 use weir_identity::{Digest, Object, Rule};
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
 pub struct AppStatus {
-    /// How exact it is: `strict`.
+    /// How it is seen who sends on a connection: `tracepoint` or `fentry`.
     pub level: &'static str,
     /// What it does not see, or does not tell.
     pub misses: Vec<&'static str>,
@@ -98,7 +98,7 @@ pub struct ProgramStatus {
     pub rules: Vec<Arc<str>>,
 }
 
-/// What level `strict` does not see (docs/guide/app.md has the same).
+/// What no level sees (docs/guide/app.md has the same).
 pub const MISSES: &[&str] = &[
     "code that is put into a process without a file (ptrace, a JIT): told as anonymous memory",
     "the text of scripts: an interpreter's files are what is looked at",
@@ -106,6 +106,16 @@ pub const MISSES: &[&str] = &[
     "a program that asks another one to send for it",
     "holders of a socket that never send: found within 10 s",
 ];
+
+/// What a level does not see beside that.
+fn misses_of(level: Level) -> Option<&'static str> {
+    match level {
+        Level::Tracepoint => None,
+        Level::Fentry => Some(
+            "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before (the tracepoint tcp_sendmsg_locked sees it, Linux 6.16)",
+        ),
+    }
+}
 
 impl Apps {
     /// The rules in force, and what they have decided; `None`: there is no `[app]`.
@@ -148,10 +158,11 @@ impl Apps {
         let (files, leases) = state.objects.counts();
         let counts = state.identity.counts()?;
         Ok(Some(AppStatus {
-            level: "strict",
+            level: state.identity.level().name(),
             misses: MISSES
                 .iter()
                 .copied()
+                .chain(misses_of(state.identity.level()))
                 .chain(Cuts::misses(&state.identity))
                 .collect(),
             cgroup: state.cgroup.path().to_owned(),
