@@ -16,6 +16,7 @@ use weir_netlab::{Child, Namespace, Net};
 use crate::{common::skipped, plain::Plain};
 
 const PROGRAMS: [&str; 3] = ["curl", "/usr/bin/python3", "ip"];
+const START: Duration = Duration::from_secs(300);
 pub const ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
 
 /// A host with `[app]` for a control group of its own, in a network namespace with web
@@ -75,6 +76,8 @@ impl TestHost {
             _servers: servers,
             net,
         };
+        // The verifier takes half a minute where the processor is emulated.
+        host.host.deadline = START;
         host.configure(rules);
         before(&mut host);
         host.host.start();
@@ -185,6 +188,10 @@ impl Drop for TestHost {
         self.host.end_if_running();
         let _ = detach(Path::new("/sys/fs/bpf/weir"), &self.instance);
         let _ = fs::remove_dir(Path::new("/sys/fs/bpf/weir").join(&self.instance));
+        let below = fs::read_dir(&self.cgroup).into_iter().flatten().flatten();
+        for group in below.filter(|entry| entry.path().is_dir()) {
+            let _ = fs::remove_dir(group.path());
+        }
         let until = Instant::now() + Duration::from_secs(10);
         while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
             // Those that a program has left behind.

@@ -47,7 +47,8 @@ for release in "$@"; do
 		/^#/ || !NF { next }
 		{ program = path[$2 " " $3]; time = $1; name = $2 "/" $3; $1 = $2 = $3 = ""
 		  backend = ""; if ($4 ~ /^@/) { backend = $4; $4 = "" }
-		  print time, name backend, program, $0 }' "$into/programs" "$here/suite" >"$into/list"
+		  since = "-"; if ($4 ~ /^>=/) { since = substr($4, 3); $4 = "" }
+		  print time, name backend, program, since, $0 }' "$into/programs" "$here/suite" >"$into/list"
 	echo "== $release: $(ls "$into/$release/modules")"
 	"$here/boot.sh" "$into/$release" "$seconds" "$here/suite.sh" "$into/list" | tee "$into/$release.out" || true
 	# The pipe has hidden how it ended.

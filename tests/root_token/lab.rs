@@ -40,8 +40,11 @@ impl Host {
         let instance = format!("wt-{name}-{}", std::process::id());
         let cgroup = CgroupAt::mount_point().unwrap().join(&instance);
         fs::create_dir(&cgroup).unwrap();
+        let mut weir = Plain::new();
+        // The verifier takes half a minute where the processor is emulated.
+        weir.deadline = Duration::from_secs(300);
         Self {
-            weir: Plain::new(),
+            weir,
             cgroup,
             instance,
             space,

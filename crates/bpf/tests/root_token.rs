@@ -29,12 +29,13 @@ mod known_flows;
 const ROOT: &str = "/sys/fs/bpf/weir";
 const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;
-/// What the verifier of Linux 6.18 has looked at, and half as much again.
+/// What the verifier of Linux 6.18 has looked at, and half as much again; that of 6.12 looks
+/// at up to a twentieth more.
 const MOST: [(&str, u64); 4] = [
     ("sign", 3_100),
     ("keep", 300),
     ("verify", 6_500),
-    ("match", 4_600),
+    ("match", 5_300),
 ];
 
 /// The tables of an instance, gone when it is dropped.
