@@ -305,3 +305,50 @@ fn root_an_address_that_is_none_is_the_one_that_the_kernel_takes() {
     );
     assert_eq!(told.trim(), "PermissionError");
 }
+
+/// A rule by control group, as container engines name them, holds for a container that
+/// begins later, in a network namespace of its own, without a reload; not for another
+/// engine's.
+#[test]
+fn root_a_rule_by_control_group_holds_for_a_container_that_begins_later() {
+    let instance = format!("weir-test-app-later-{}", std::process::id());
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.containers]\nverdict = \"allow\"\ncgroup = \"/{instance}/docker-*.scope\"\nports = [\"8080/tcp\"]\n"
+    );
+    let Some(host) = TestHost::new("later", &rules) else {
+        return;
+    };
+    let space = host.net.namespace("later").unwrap();
+    space.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let servers = ["127.0.0.1", "::1"].map(|address| {
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        command
+            .args(["-m", "http.server", "-b", address, "8080"])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        space.spawn(command).unwrap()
+    });
+    let containers = ["docker-1.scope", "docker-2.scope", "podman-1.scope"];
+    let containers = containers.map(|name| host.cgroup.join(name));
+    let answer = |container: &Path, address: &str| {
+        let script = format!(
+            "echo 0 > {}/cgroup.procs && exec curl -s -o /dev/null -w '%{{http_code}}' --max-time 6 http://{address}:8080/",
+            container.display()
+        );
+        let done = space.output("sh", &["-c", &script]).unwrap();
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    for container in &containers {
+        std::fs::create_dir(container).unwrap();
+    }
+    for address in ADDRESSES {
+        for container in &containers[..2] {
+            soon("the server, and the container to be known", || {
+                (answer(container, address) == "200").then_some(())
+            });
+        }
+        assert_eq!(answer(&containers[2], address), "000");
+        assert_eq!(host.curl(address), "000");
+    }
+    drop(servers);
+}
