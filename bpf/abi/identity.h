@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 6
+#define IDENT_ABI 7
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -41,6 +41,9 @@
 #define IDENT_RING_IN 262144
 /* Each unknown identity is asked about once in so many nanoseconds. */
 #define IDENT_ASK_NS 200000000
+/* Code that is changed in place moves no mapping: so whoever sends is walked again once
+ * in 2^IDENT_SECOND jiffies: 1.02 s of the usual 250 a second, 2.56 s of 100. */
+#define IDENT_SECOND 8
 /* A walk over the mappings that meets a writer is tried again so often. */
 #define IDENT_TRIES 256
 
@@ -123,12 +126,15 @@ struct ident_key {
 	__u64 set[2]; /* keyed sums over the objects, the executable counted apart */
 	__u64 cgroup; /* 0 unless IDENT_BY_CGROUP */
 	__u32 uid;    /* 0 unless IDENT_BY_UID */
-	__u32 flags;  /* IDENT_ANONYMOUS */
+	__u32 flags;  /* IDENT_ANONYMOUS, IDENT_ALTERED */
 	__u64 space;  /* 0 unless IDENT_BY_SPACE */
 };
 
 /* It has executable memory that is of no file. */
 #define IDENT_ANONYMOUS 1
+/* Its code differs from its files, or another process has traced it: what it does may be
+ * somebody else's will. It stays so as long as the address space does. */
+#define IDENT_ALTERED 2
 
 /* Who an identity is, and when it was asked about. */
 struct ident_known {
@@ -158,7 +164,8 @@ struct ident_space {
 	__u64 set[2];
 	__u64 executable; /* the key of its executable file; 0: it has none */
 	__u32 sequence;	  /* mm_lock_seq when it was walked */
-	__u32 flags;
+	__u16 flags;	  /* IDENT_ANONYMOUS, IDENT_ALTERED */
+	__u16 second;	  /* when that was, of IDENT_SECOND */
 };
 
 struct ident_holder {
@@ -197,6 +204,9 @@ struct ident_socket {
 	__u8 raw;
 	__u8 is_cut;	   /* 1: it is being ended, and its reset is on its way */
 	__u8 has_overflow; /* 1: some of its flows are beyond IDENT_NEW_FLOWS */
+	__u16 second;	   /* when that sender was checked, of IDENT_SECOND */
+	__u8 is_traced;	   /* 1: that sender was, by another process */
+	__u8 pad[5];
 };
 
 /* A flow of datagrams. */
@@ -303,7 +313,7 @@ _Static_assert(sizeof(struct ident_control) == 336, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_executable) == 520, "abi");
-_Static_assert(sizeof(struct ident_socket) == 192, "abi");
+_Static_assert(sizeof(struct ident_socket) == 200, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
 _Static_assert(sizeof(struct ident_event) == 144, "abi");

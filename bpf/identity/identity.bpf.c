@@ -443,7 +443,7 @@ SEC("syscall")
 int weir_app_question(struct ident_question *question)
 {
 	struct ident_control *control = control_get();
-	struct ident_space space = {};
+	struct ident_space space = {}, *known;
 	struct task_struct *task;
 	struct mm_struct *mm;
 	__u64 begin;
@@ -457,8 +457,9 @@ int weir_app_question(struct ident_question *question)
 	mm = task->mm;
 	if (mm) {
 		__u32 flags = policy_of(control)->flags;
+		__u64 address = (__u64)mm;
 
-		question->space = (__u64)mm;
+		question->space = address;
 		question->sequence = sequence_of(mm);
 		begin = bpf_ktime_get_ns();
 		if (!walk(task, control, &space)) {
@@ -466,6 +467,11 @@ int weir_app_question(struct ident_question *question)
 			question->key.set[0] = space.set[0];
 			question->key.set[1] = space.set[1];
 			question->key.flags = space.flags;
+			known = bpf_map_lookup_elem(&ident_spaces, &address);
+			if (known)
+				question->key.flags |= known->flags & IDENT_ALTERED;
+			if (is_traced(task))
+				question->key.flags |= IDENT_ALTERED;
 			question->executable = space.executable;
 			question->uid = uid_of(task);
 			question->cgroup = cgroup_of(task);

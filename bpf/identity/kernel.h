@@ -37,9 +37,12 @@ struct file {
 	struct inode *f_inode;
 };
 
+struct anon_vma;
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_flags;
+	struct anon_vma *anon_vma;
 	struct file *vm_file;
 };
 
@@ -104,6 +107,7 @@ struct files_struct {
 struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
+	unsigned int ptrace;
 	int tgid;
 	const struct cred *cred;
 	struct css_set *cgroups;

@@ -125,22 +125,30 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	struct mm_struct *mm = task->mm;
 	__u64 cgroup = 0, executable;
 	struct ident_key key;
-	__u32 sequence, uid = 0, flags, handle;
+	__u32 sequence, uid = 0, flags, handle, traced;
+	int is_same;
+	__u16 second;
 
 	if (!mm)
 		return;
 	sequence = sequence_of(mm);
+	second = second_now();
+	traced = is_traced(task);
 	flags = policy_of(control)->flags;
 	if (flags & IDENT_BY_UID)
 		uid = uid_of(task);
 	if (flags & IDENT_BY_CGROUP)
 		cgroup = cgroup_of(task);
-	if (socket->space == (__u64)mm && socket->sequence == sequence &&
-	    socket->life == life_of(task) && socket->noted == control->epoch &&
-	    !(flags & IDENT_BY_UID && socket->uid != uid) &&
-	    !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup))
+	is_same = socket->space == (__u64)mm && socket->sequence == sequence &&
+		  socket->life == life_of(task) && socket->noted == control->epoch &&
+		  socket->is_traced == traced &&
+		  !(flags & IDENT_BY_UID && socket->uid != uid) &&
+		  !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup);
+	if (is_same && socket->second == second)
 		return;
-	if (socket->space)
+	socket->second = second;
+	socket->is_traced = traced;
+	if (socket->space && !is_same)
 		count(IDENT_C_CHANGED);
 	socket->tgid = task->tgid;
 	socket->uid = uid_of(task);

@@ -3,7 +3,9 @@
  *
  * The sequence of an address space moves whenever its mappings may change, by whatever
  * system call. While it stands still the set that was found last is right, and nothing
- * is walked. */
+ * is walked, but for about once a second: a debugger, or who writes to /proc/PID/mem,
+ * changes code without a change of the mappings. What they write to becomes a copy of the
+ * process's own, which is what anon_vma tells of a mapping of a file. */
 #ifndef WEIR_IDENTITY_WHO_H
 #define WEIR_IDENTITY_WHO_H
 
@@ -88,7 +90,8 @@ static __noinline int walk_once(struct task_struct *task,
 	struct mm_struct *mm = task->mm;
 	struct vm_area_struct *area;
 	struct bpf_iter_task_vma it;
-	__u64 vdso, last = 0, a = 0, b = 0, anonymous = 0;
+	__u64 vdso, last = 0, a = 0, b = 0;
+	__u32 flags = 0;
 	struct inode *exe;
 	int failed;
 
@@ -104,9 +107,12 @@ static __noinline int walk_once(struct task_struct *task,
 			continue;
 		file = area->vm_file;
 		if (!file) {
-			anonymous |= area->vm_start != vdso;
+			if (area->vm_start != vdso)
+				flags |= IDENT_ANONYMOUS;
 			continue;
 		}
+		if (area->anon_vma)
+			flags |= IDENT_ALTERED;
 		hash = object_hash(control, file->f_inode);
 		/* The parts of one file mostly lie side by side. */
 		if (hash == last)
@@ -128,20 +134,20 @@ static __noinline int walk_once(struct task_struct *task,
 	}
 	space->set[0] = a;
 	space->set[1] = b;
-	space->flags = anonymous ? IDENT_ANONYMOUS : 0;
+	space->flags = flags;
 	return 0;
 }
 
 struct ident_walk {
 	struct task_struct *task;
 	const struct ident_control *control;
-	struct ident_space space;
+	struct ident_space *space;
 	__u32 done;
 };
 
 static long try_walk(__u32 try, struct ident_walk *walk)
 {
-	if (walk_once(walk->task, walk->control, &walk->space))
+	if (walk_once(walk->task, walk->control, walk->space))
 		return 0;
 	walk->done = 1;
 	return 1;
@@ -151,7 +157,7 @@ static long try_walk(__u32 try, struct ident_walk *walk)
 static __noinline int walk(struct task_struct *task, const struct ident_control *control,
 			   struct ident_space *space)
 {
-	struct ident_walk walk = {.task = task, .control = control};
+	struct ident_walk walk = {.task = task, .control = control, .space = space};
 
 	count(IDENT_C_WALKS);
 	bpf_loop(IDENT_TRIES, try_walk, &walk, 0);
@@ -159,7 +165,6 @@ static __noinline int walk(struct task_struct *task, const struct ident_control 
 		count(IDENT_C_BUSY);
 		return -1;
 	}
-	*space = walk.space;
 	return 0;
 }
 
@@ -179,6 +184,17 @@ policy_of(const struct ident_control *control)
 	return control->epoch & 1 ? &control->policies[1] : &control->policies[0];
 }
 
+static __always_inline __u16 second_now(void)
+{
+	return bpf_jiffies64() >> IDENT_SECOND;
+}
+
+/* Does another process hold this thread, or the first one, as a debugger does? */
+static __always_inline __u32 is_traced(struct task_struct *task)
+{
+	return (task->ptrace | BPF_CORE_READ(task, group_leader, ptrace)) != 0;
+}
+
 /* Who this process is in terms of the rules in force; its mappings are walked if they
  * have changed. 0: `key` and `executable` are right. */
 static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm,
@@ -193,27 +209,30 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	key->cgroup = flags & IDENT_BY_CGROUP ? cgroup_of(task) : 0;
 	key->uid = flags & IDENT_BY_UID ? uid_of(task) : 0;
 	key->space = flags & IDENT_BY_SPACE ? address : 0;
+	key->flags = is_traced(task) ? IDENT_ALTERED : 0;
 	known = bpf_map_lookup_elem(&ident_spaces, &address);
-	if (known && known->sequence == sequence) {
-		key->set[0] = known->set[0];
-		key->set[1] = known->set[1];
-		key->flags = known->flags;
-		*executable = known->executable;
-		return 0;
-	}
-	/* The sequence is of before the walk: who changes something meanwhile makes
-	 * the next one walk again. */
-	if (walk(task, control, &space)) {
+	/* Whoever was traced may have been told anything, and goes on with it. */
+	if (known)
+		key->flags |= known->flags & IDENT_ALTERED;
+	if (known && known->sequence == sequence && known->second == second_now()) {
+		known->flags |= key->flags;
+		space = *known;
+	} else if (!walk(task, control, &space)) {
+		/* The sequence is of before the walk: who changes something meanwhile
+		 * makes the next one walk again. */
+		space.flags |= key->flags;
+		space.sequence = sequence;
+		space.second = second_now();
+		bpf_map_update_elem(&ident_spaces, &address, &space, BPF_ANY);
+	} else {
 		key->set[0] = key->set[1] = 0;
 		key->flags = 0;
 		*executable = 0;
 		return -1;
 	}
-	space.sequence = sequence;
-	bpf_map_update_elem(&ident_spaces, &address, &space, BPF_ANY);
 	key->set[0] = space.set[0];
 	key->set[1] = space.set[1];
-	key->flags = space.flags;
+	key->flags |= space.flags;
 	*executable = space.executable;
 	return 0;
 }

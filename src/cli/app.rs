@@ -230,6 +230,9 @@ fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
     if program["anonymous"] == true {
         show::line("  has executable memory that is of no file")?;
     }
+    if program["altered"] == true {
+        show::line("  its code was changed in memory, or another process has traced it")?;
+    }
     if why["is_judged"] != true {
         show::line("  is not in the control group of [app]: it may talk to everybody")?;
     }

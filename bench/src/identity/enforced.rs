@@ -103,6 +103,7 @@ impl Enforced {
                 uid: 0,
                 space: 0,
                 anonymous: false,
+                altered: false,
             };
             identity.name(&key, *handle)?;
         }

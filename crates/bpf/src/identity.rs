@@ -86,6 +86,8 @@ pub struct Key {
     pub space: u64,
     /// It has executable memory that is of no file.
     pub anonymous: bool,
+    /// Its code differs from its files, or another process has traced it.
+    pub altered: bool,
 }
 
 impl Key {
@@ -96,6 +98,7 @@ impl Key {
             uid: raw.uid,
             space: raw.space,
             anonymous: raw.flags & abi::IDENT_ANONYMOUS != 0,
+            altered: raw.flags & abi::IDENT_ALTERED != 0,
         }
     }
 
@@ -105,11 +108,13 @@ impl Key {
             cgroup: self.cgroup,
             uid: self.uid,
             space: self.space,
-            flags: if self.anonymous {
-                abi::IDENT_ANONYMOUS
-            } else {
-                0
-            },
+            flags: [
+                (self.anonymous, abi::IDENT_ANONYMOUS),
+                (self.altered, abi::IDENT_ALTERED),
+            ]
+            .into_iter()
+            .filter(|(is, _)| *is)
+            .fold(0, |flags, (_, flag)| flags | flag),
         }
     }
 }

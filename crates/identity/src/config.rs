@@ -130,6 +130,11 @@ pub const MANUAL: &[Table] = &[
                 "With true: programs that have executable memory of no file, which is compiled at run time or injected.",
             ),
             key(
+                "altered",
+                Is("false"),
+                "With true: programs whose code somebody has changed in memory (ptrace, /proc/PID/mem), or that another process has traced while they sent, as a debugger does.",
+            ),
+            key(
                 "netns",
                 Means("any"),
                 "The network namespace in which the socket is, as a file.",
@@ -528,6 +533,9 @@ impl RuleReader<'_, '_, '_> {
         );
         if self.section.boolean("anonymous") == Some(true) {
             who.push(("anonymous", Criterion::Anonymous));
+        }
+        if self.section.boolean("altered") == Some(true) {
+            who.push(("altered", Criterion::Altered));
         }
         who
     }

@@ -30,6 +30,9 @@ pub struct Program {
     pub objects: Vec<Object>,
     /// It has executable memory that is of no file: compiled at run time, or injected.
     pub anonymous: bool,
+    /// Its code differs from its files, because somebody has written to it in memory, or
+    /// another process has traced it when it sent.
+    pub altered: bool,
     /// There are more mappings than are read: objects may be missing.
     pub truncated: bool,
     /// The user of the socket, or of the process: its effective number.

@@ -212,6 +212,8 @@ pub enum Criterion {
     Script(Vec<PathBuf>),
     /// Executable memory that is of no file.
     Anonymous,
+    /// Code that differs from its files, or a process that another one has traced.
+    Altered,
 }
 
 /// What a process does about a condition.
@@ -268,7 +270,8 @@ impl Condition {
                 }
             }
             Criterion::Aggregate(digests) => {
-                let aggregate = program.aggregate();
+                // What runs is more than these files, or less.
+                let aggregate = program.aggregate().filter(|_| !program.altered);
                 aggregate.map_or(Answer::Open, |digest| known(digests.contains(&digest)))
             }
             Criterion::User(users) => known(users.contains(&program.uid)),
@@ -290,6 +293,7 @@ impl Condition {
                 known(script.is_some_and(|script| paths.contains(script)))
             }
             Criterion::Anonymous => known(program.anonymous),
+            Criterion::Altered => known(program.altered),
         }
     }
 }

@@ -136,6 +136,7 @@ pub(super) fn read(
     let mappings = executable_mappings(&maps);
     let mut program = Program {
         anonymous: seen.key.anonymous,
+        altered: seen.key.altered,
         truncated: is_cut || mappings.len() > MAX_OBJECTS,
         uid: seen.uid,
         cgroup: cgroup_of(pid)?,

@@ -242,6 +242,7 @@ mod tests {
             uid: 0,
             space: 0,
             anonymous: false,
+            altered: false,
         }
     }
 

@@ -132,6 +132,7 @@ mod tests {
                 uid: 0,
                 space: 0,
                 anonymous: false,
+                altered: false,
             },
             pid,
             uid: pid,

@@ -37,7 +37,9 @@ impl Apps {
         let known = state.programs.iter();
         let signing = known.filter_map(|(handle, known)| {
             let program = &known.read.program;
-            let aggregate = program.aggregate().filter(|_| !program.anonymous)?;
+            let aggregate = program
+                .aggregate()
+                .filter(|_| !program.anonymous && !program.altered)?;
             Some((handle, aggregate))
         });
         let now = KnownSince {

@@ -90,6 +90,8 @@ pub struct ProgramStatus {
     pub objects: usize,
     /// It has executable memory of no file.
     pub anonymous: bool,
+    /// Its code differs from its files, or another process has traced it.
+    pub altered: bool,
     /// The user that the program runs as; of several the one that was identified first.
     pub uid: u32,
     /// The control group that the program runs in.
@@ -100,7 +102,8 @@ pub struct ProgramStatus {
 
 /// What no level sees (docs/guide/app.md has the same).
 pub const MISSES: &[&str] = &[
-    "code that is put into a process without a file (ptrace, a JIT): told as anonymous memory",
+    "code that is put into a process without a file: told as anonymous memory, or as an altered program within three seconds",
+    "data of a program that others change (ptrace, /proc/PID/mem), without a change of its code",
     "the text of scripts: an interpreter's files are what is looked at",
     "AF_PACKET and AF_XDP sockets, which need CAP_NET_RAW, AF_VSOCK, and AF_SMC where the module smc can be loaded",
     "a program that asks another one to send for it",
@@ -205,6 +208,7 @@ impl Apps {
                     aggregate: program.aggregate(),
                     objects: program.objects.len(),
                     anonymous: program.anonymous,
+                    altered: program.altered,
                     uid: program.uid,
                     cgroup: program.cgroup.clone(),
                     rules: state

@@ -114,7 +114,7 @@ fn a_rule_has_all_that_is_written() {
     let rule = rule(&format!(
         "verdict = 'reject'\nexe = '{one}'\nobject = ['{one}', '{}']\nuser = ['www-data', '0']\n\
          cgroup = '/system.slice/docker-*.scope'\nunit = 'nginx.service'\npackage = 'libc6'\n\
-         script = '/srv/a.py'\nanonymous = true\nnot = ['object', 'to', 'user']\n\
+         script = '/srv/a.py'\nanonymous = true\naltered = true\nnot = ['object', 'to', 'user']\n\
          to = ['192.0.2.0/24', '2001:db8::/32', 'list:bad', 'country:DE', 'name:Example.ORG.']\n\
          ports = ['443/tcp', '5000-5010/udp', '53']\nnetns = '/run/netns/blue'\ndirection = 'out'\n",
         "2".repeat(64)
@@ -123,7 +123,7 @@ fn a_rule_has_all_that_is_written() {
     let negated: Vec<bool> = rule.who.iter().map(|who| who.is_negated).collect();
     assert_eq!(
         negated,
-        [false, true, false, false, true, false, false, false]
+        [false, true, false, false, true, false, false, false, false]
     );
     assert_eq!(
         rule.who[0].criterion,
@@ -131,6 +131,7 @@ fn a_rule_has_all_that_is_written() {
     );
     assert_eq!(rule.who[4].criterion, Criterion::User(vec![33, 0]));
     assert_eq!(rule.who[7].criterion, Criterion::Anonymous);
+    assert_eq!(rule.who[8].criterion, Criterion::Altered);
     let to = rule.place.to.unwrap();
     assert!(to.is_negated && rule.place.from.is_none());
     assert_eq!(to.entries[4].to_string(), "name:example.org");

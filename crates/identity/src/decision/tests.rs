@@ -332,6 +332,44 @@ fn who_is_not_known_is_judged_by_the_setting_where_a_rule_may_hold() {
     );
 }
 
+/// Its files are those of the aggregate, and what runs is not.
+#[test]
+fn an_altered_program_is_none_that_its_files_say() {
+    let whole = program(&[1, 2]);
+    let altered = Program {
+        altered: true,
+        ..whole.clone()
+    };
+    let aggregate = whole.aggregate().unwrap();
+    let meets = |verdict: &str, more: &str| {
+        let text = format!(
+            "[app.rules.a]\nverdict = '{verdict}'\naggregate = '{aggregate}'\n{more}\n\
+             [app.rules.b]\nverdict = '{verdict}'\nexe = '{}'\n[app.rules.c]\nverdict = '{verdict}'\naltered = true\n",
+            hex(1)
+        );
+        let rules = parsed(&text).unwrap().0.rules;
+        [&whole, &altered].map(|program| {
+            rules
+                .iter()
+                .map(|rule| rule.is_about(program))
+                .collect::<Vec<_>>()
+        })
+    };
+    let is = |of_whole: [bool; 3], of_altered: [bool; 3]| [of_whole.to_vec(), of_altered.to_vec()];
+    assert_eq!(
+        meets("allow", ""),
+        is([true, true, false], [false, true, true])
+    );
+    assert_eq!(
+        meets("drop", "not = 'aggregate'"),
+        is([false, true, false], [true, true, true])
+    );
+    assert_eq!(
+        meets("allow", "not = 'aggregate'"),
+        is([false, true, false], [false, true, true])
+    );
+}
+
 #[test]
 fn rules_that_log_decide_nothing() {
     let policy = policy(&format!(
