@@ -1,6 +1,7 @@
 //! Load balancing: which real of a pool takes which flow, and of whom. Pure.
 
 pub mod acl;
+pub mod decision;
 pub mod maglev;
 pub mod probe;
 pub mod quic;
