@@ -18,9 +18,9 @@
  *
  * Passed to the host's stack as if nothing were here: what is addressed to another
  * link-layer address than the interface's (a frame that a switch floods must not come
- * back), what has no hop left, frames of another VLAN than the real's or with two tags,
- * ICMP that is no error (this host answers echo requests), IPv4 options, IPv6 extension
- * headers but a fragment's. */
+ * back) or to a group, what has no hop left, frames of another VLAN than the real's or
+ * with two tags, ICMP that is no error (this host answers echo requests), IPv4 options,
+ * IPv6 extension headers but a fragment's. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -163,18 +163,25 @@ static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, v
 	return 1;
 }
 
-/* Is the frame addressed to the interface through which the real is reached? In one
- * word: of packets the compiler takes single bytes. */
+/* Is the frame addressed to this host: to the interface through which the real is
+ * reached, if it came in there, and else to no group, each host of which would send it on
+ * (RFC 1812 5.3.4)? Without a branch but the last: each would be a path for the verifier.
+ * In one word: of packets the compiler takes single bytes. */
 static __always_inline int balance_is_here(const struct ethhdr *eth,
-					   const struct balance_real *real)
+					   const struct balance_real *real, __u32 here)
 {
 	/* With `vlan` behind it. */
-	__u64 differs = *(__u64 *)eth ^ *(__u64 *)real->here;
+	__u64 dest = *(__u64 *)eth, differs = dest ^ *(__u64 *)real->here;
+	__u64 elsewhere = here ^ real->ifindex;
 
+	/* All ones, or 0. */
+	elsewhere = -elsewhere >> 63;
+	elsewhere = -elsewhere;
+	asm volatile("" : "+r"(elsewhere));
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return !(differs << 16);
+	return !((differs << 16 & ~elsewhere) | (dest & 1 & elsewhere));
 #else
-	return !(differs >> 16);
+	return !((differs >> 16 & ~elsewhere) | (dest >> 56 & 1 & elsewhere));
 #endif
 }
 
@@ -234,8 +241,8 @@ static __always_inline int balance_forward(void *ctx, const int tc,
 {
 	struct balance_real_counter *sent;
 
-	/* What was not sent to this interface is not sent on, nor into another VLAN. */
-	if (here == real->ifindex && !balance_is_here(f->eth, real))
+	/* What was not sent to this host is not sent on, nor into another VLAN. */
+	if (!balance_is_here(f->eth, real, here))
 		return balance_pass(request, tc);
 	if (unlikely(f->vlan != real->vlan))
 		return real->vlan == BALANCE_TUNNELED && !f->vlan
@@ -279,7 +286,6 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 	struct balance_flow_key key = {};
 	struct balance_real *real = NULL;
 	struct balance_fragment *first;
-	struct balance_fragment whole;
 	enum balance_part part;
 	__u32 number, of, pool, id = 0, l3, v4;
 	__u64 service;
@@ -296,7 +302,7 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 	if (part == PART_NONE)
 		return balance_pass(request, tc);
 	if (part == PART_LATER_FRAGMENT) {
-		key.ports = id;
+		balance_set_fragment(&key, v4, id);
 		first = bpf_map_lookup_elem(&balance_fragments, &key);
 		if (!first)
 			return balance_pass(request, tc);
@@ -321,9 +327,10 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		if (!real)
 			return balance_drop(request, tc, served);
 		if (part == PART_FIRST_FRAGMENT) {
-			whole = (struct balance_fragment){
+			struct balance_fragment whole = {
 				.id = real->id, .real = number, .service = of};
-			key.ports = id;
+
+			balance_set_fragment(&key, v4, id);
 			bpf_map_update_elem(&balance_fragments, &key, &whole, BPF_ANY);
 		}
 	}

@@ -60,6 +60,7 @@ struct encap_packet {
 	__u32 largest; /* bytes of the largest packet that it is cut into */
 	__u8 class;    /* traffic class: DSCP and ECN */
 	__u8 protocol;
+	__u8 hops; /* time to live, or hop limit */
 };
 
 /* Not on the stack, of which whoever calls has a part. */
@@ -94,6 +95,7 @@ static __always_inline int encap_read(void *ctx, const int tc, const int v4, __u
 		p->len = bpf_ntohs(p->ip.v4.tot_len);
 		p->class = p->ip.v4.tos;
 		p->protocol = p->ip.v4.protocol;
+		p->hops = p->ip.v4.ttl;
 		is_part = (p->ip.v4.frag_off & bpf_htons(IP_MF_OFFSET)) != 0;
 		p->hash = balance_mix(p->hash,
 				      (__u64)p->ip.v4.saddr << 32 | p->ip.v4.daddr);
@@ -105,6 +107,7 @@ static __always_inline int encap_read(void *ctx, const int tc, const int v4, __u
 		p->len = sizeof(p->ip.v6) + bpf_ntohs(p->ip.v6.payload_len);
 		p->class = p->ip.v6.priority << 4 | p->ip.v6.flow_lbl[0] >> 4;
 		p->protocol = p->ip.v6.nexthdr;
+		p->hops = p->ip.v6.hop_limit;
 		p->hash = balance_mix(p->hash, addr[0]);
 		p->hash = balance_mix(p->hash, addr[1]);
 		p->hash = balance_mix(p->hash, addr[2]);
@@ -262,6 +265,10 @@ static __always_inline int encap_too_big(void *ctx, const int tc, const int v4,
 		return -1;
 	if (v4 ? is_invalid_src4(p->ip.v4.saddr) : is_invalid_src6(&p->ip.v6.saddr))
 		return -1;
+	/* Nor is a later fragment of IPv4 (RFC 1122 3.2.2): the first one was as large.
+	 */
+	if (v4 && p->ip.v4.frag_off & bpf_htons(IP_OFFSET))
+		return -1;
 	if (balance_load(ctx, tc, 0, r->mac, sizeof(r->mac)) || r->mac[0] & 1 ||
 	    !may_answer(0))
 		return -1;
@@ -365,6 +372,12 @@ static __always_inline int encap(void *ctx, const int tc, const int v4, __u32 nu
 		count(R_MALFORMED, frame);
 		return pass;
 	}
+	/* Before its size, as in a router: the host's stack says that it has no hop left.
+	 */
+	if (p->hops < 2) {
+		balance_count(&request->result);
+		return pass;
+	}
 	outer = tunnel->v4 ? sizeof(h->v4.ip) : sizeof(h->v6.ip);
 	if (tunnel->port)
 		outer += sizeof(struct udphdr);
@@ -375,10 +388,8 @@ static __always_inline int encap(void *ctx, const int tc, const int v4, __u32 nu
 	}
 	data = (void *)(long)(tc ? skb->data : xdp->data);
 	end = (void *)(long)(tc ? skb->data_end : xdp->data_end);
-	if (!balance_take_hop(ctx, tc, data + sizeof(h->eth), end, v4)) {
-		balance_count(&request->result);
-		return pass;
-	}
+	if (!balance_take_hop(ctx, tc, data + sizeof(h->eth), end, v4))
+		return drop;
 	here = tc ? skb->ifindex : xdp->ingress_ifindex;
 	encap_write(h, tunnel, real, p, v4);
 	if (p->len + outer > 0xffff || encap_put(ctx, tc, h, tunnel)) {

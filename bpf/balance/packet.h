@@ -61,6 +61,16 @@ static __always_inline void balance_set_ports(struct balance_flow_key *key, __u8
 	key->ports = (__u32)dest << 16 | source;
 }
 
+/* Makes a flow what all fragments of a packet have: of IPv4 the protocol, too, and of
+ * IPv6 not the next header, for that of later ones is not looked at (RFC 8200 4.5). */
+static __always_inline void balance_set_fragment(struct balance_flow_key *key, int v4,
+						 __u32 id)
+{
+	key->ports = id;
+	if (!v4)
+		key->protocol = IPPROTO_FRAGMENT;
+}
+
 static __always_inline int balance_has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
@@ -93,7 +103,7 @@ static __always_inline int balance_flow_of(void *l3, void *end, int v4,
 	return balance_has_ports(protocol);
 }
 
-/* By packet pointers on XDP, whose helper is younger. `at`: at most L3_MOST and two
+/* By packet pointers on XDP, whose helper is younger. `at`: at most L3_MOST and four
  * headers. */
 static __always_inline int balance_load(void *ctx, int tc, __u32 at, void *to,
 					const __u32 len)
@@ -147,21 +157,52 @@ balance_part4(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *
 	return PART_ERROR;
 }
 
+/* A fragment header, RFC 8200 4.5. */
+struct balance_part_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
+};
+
+/* Protocol << 32 | ports, source first, of a fragment that an error quotes: "packet too
+ * big" is about the first one as well as about a whole packet. 0: it is a later one, or
+ * cut. `at`: where its fragment header is. */
+static __always_inline __u64 balance_quoted_part(void *ctx, int tc, __u32 at)
+{
+	struct {
+		struct balance_part_header part;
+		struct ports ports;
+	} quoted;
+
+	if (balance_load(ctx, tc, at & 0xff, &quoted, sizeof(quoted)) ||
+	    quoted.part.offset & bpf_htons(IP6_OFFSET))
+		return 0;
+	return (__u64)quoted.part.next << 32 | (__u32)quoted.ports.dest << 16 |
+	       quoted.ports.source;
+}
+
+/* Global, so that the verifier checks each once. */
+__noinline __u64 balance_quoted_part_xdp(struct xdp_md *ctx, __u32 at)
+{
+	return balance_quoted_part(ctx, 0, at);
+}
+
+__noinline __u64 balance_quoted_part_tc(struct __sk_buff *ctx, __u32 at)
+{
+	return balance_quoted_part(ctx, 1, at);
+}
+
 /* The flow of an IPv6 packet whose ports are not where they are in most: see
  * balance_part4. */
 static __always_inline enum balance_part
 balance_part6(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *id)
 {
 	__u32 l4 = l3 + sizeof(struct ipv6hdr);
-	struct {
-		__u8 next;
-		__u8 reserved;
-		__be16 offset;
-		__be32 id;
-	} part;
+	struct balance_part_header part;
 	struct ports ports;
 	struct ipv6hdr ip;
-	__u64 vip[2];
+	__u64 vip[2], quoted;
 	__u8 type;
 
 	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)))
@@ -171,7 +212,6 @@ balance_part6(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *
 		if (balance_load(ctx, tc, l4, &part, sizeof(part)))
 			return PART_NONE;
 		*id = part.id;
-		key->protocol = part.next;
 		if (part.offset & bpf_htons(IP6_OFFSET))
 			return PART_LATER_FRAGMENT;
 		if (!balance_has_ports(part.next) ||
@@ -184,14 +224,23 @@ balance_part6(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *
 	vip[1] = key->dest[1];
 	if (ip.nexthdr != IPPROTO_ICMPV6 || balance_load(ctx, tc, l4, &type, 1) ||
 	    !is_one_of(type, ICMPV6_ERRORS, 0) ||
-	    balance_load(ctx, tc, l4 + ICMP_HEADER, &ip, sizeof(ip)) ||
-	    !balance_has_ports(ip.nexthdr) ||
-	    balance_load(ctx, tc, l4 + ICMP_HEADER + sizeof(ip), &ports, sizeof(ports)))
+	    balance_load(ctx, tc, l4 + ICMP_HEADER, &ip, sizeof(ip)))
+		return PART_NONE;
+	l4 += ICMP_HEADER + sizeof(ip);
+	if (ip.nexthdr == IPPROTO_FRAGMENT) {
+		quoted = tc ? balance_quoted_part_tc(ctx, l4)
+			    : balance_quoted_part_xdp(ctx, l4);
+	} else {
+		if (balance_load(ctx, tc, l4, &ports, sizeof(ports)))
+			return PART_NONE;
+		quoted = (__u64)ip.nexthdr << 32 | (__u32)ports.dest << 16 | ports.source;
+	}
+	if (!balance_has_ports(quoted >> 32))
 		return PART_NONE;
 	balance_set_v6(key, &ip.daddr, &ip.saddr);
 	if (key->dest[0] != vip[0] || key->dest[1] != vip[1])
 		return PART_NONE;
-	balance_set_ports(key, ip.nexthdr, ports.dest, ports.source);
+	balance_set_ports(key, quoted >> 32, quoted >> 16, quoted);
 	return PART_ERROR;
 }
 

@@ -43,18 +43,19 @@ static __always_inline __u32 balance_quic_real(void *ctx, const int tc, __u32 po
 	struct balance_real *real;
 	__u32 number, bytes, i;
 	/* Each packet has as many bytes: without 16 behind its number that are sampled
-	 * for header protection it is dropped (RFC 9001 5.4.2). */
+	 * for header protection it is dropped (RFC 9001 5.4.2). Behind a shorter datagram
+	 * the frame may have padding. */
 	struct {
+		struct udphdr udp;
 		__u8 flags;
 		__u8 config;
 		__u8 server_id[BALANCE_QUIC_SERVER_ID_MAX];
 	} head;
 
 	bytes = rules ? rules->quic_server_id : 0;
-	if (!bytes ||
-	    balance_load(ctx, tc, (l4 & 0xff) + sizeof(struct udphdr), &head,
-			 sizeof(head)) ||
-	    head.flags & QUIC_LONG_HEADER || head.config & QUIC_LB_CONFIG)
+	if (!bytes || balance_load(ctx, tc, l4 & 0xff, &head, sizeof(head)) ||
+	    bpf_ntohs(head.udp.len) < sizeof(head) || head.flags & QUIC_LONG_HEADER ||
+	    head.config & QUIC_LB_CONFIG)
 		return 0;
 #pragma unroll
 	for (i = 0; i < BALANCE_QUIC_SERVER_ID_MAX; i++)

@@ -52,7 +52,7 @@ pub struct Arrival {
 pub enum Method {
     /// By both addresses and ports.
     Flow,
-    /// By turns.
+    /// By turns: each begins with the next real.
     Turn,
     /// By the client's address.
     Source,
@@ -99,7 +99,7 @@ pub struct Pool {
     pub quic_servers: Vec<(ServerId, u16)>,
 }
 
-/// A server.
+/// A server behind virtual addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Real {
     /// Another real in its place has another.
