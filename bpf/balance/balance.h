@@ -62,14 +62,46 @@ static __always_inline int balance_leaves(__u64 state, __u64 window, __u32 begin
 	       (silence && balance_silence(state, window) >= silence);
 }
 
+struct balance_frame {
+	struct ethhdr *eth;
+	void *l3;
+	void *end;
+	__u32 vlan; /* 0: none, or a priority tag */
+};
+
+/* Is the frame addressed to this host: to the interface through which the real is
+ * reached, if it came in there, and else to no group, each host of which would send it on
+ * (RFC 1812 5.3.4)? What is not is not sent on, and nothing of it is remembered: a switch
+ * floods frames of another host, which may send their flow elsewhere. Without a branch
+ * but the last: each would be a path for the verifier. In one word: of packets the
+ * compiler takes single bytes. */
+static __always_inline int balance_is_here(const struct ethhdr *eth,
+					   const struct balance_real *real, __u32 here)
+{
+	/* With `vlan` behind it. */
+	__u64 dest = *(__u64 *)eth, differs = dest ^ *(__u64 *)real->here;
+	__u64 elsewhere = here ^ real->ifindex;
+
+	/* All ones, or 0. */
+	elsewhere = -elsewhere >> 63;
+	elsewhere = -elsewhere;
+	asm volatile("" : "+r"(elsewhere));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return !((differs << 16 & ~elsewhere) | (dest & 1 & elsewhere));
+#else
+	return !((differs >> 16 & ~elsewhere) | (dest >> 56 & 1 & elsewhere));
+#endif
+}
+
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
  * flow is remembered, and counted there if it cannot be. `begins`: what
  * balance_begins() says. `named`: the number of the real, + 1, of whose connection it is,
- * wherever the flow was; 0: the packet does not say. */
+ * wherever the flow was; 0: the packet does not say. `f` came by the interface `here`. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    __u32 pool,
 					    struct balance_service_counter *served,
 					    int begins, __u32 named,
+					    const struct balance_frame *f, __u32 here,
 					    struct balance_real **chosen)
 {
 	__u64 hash = balance_hash(key), window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
@@ -103,7 +135,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	if (!real || !real->id)
 		return 0;
 	*chosen = real;
-	if (!served)
+	if (!served || unlikely(!balance_is_here(f->eth, real, here)))
 		return number;
 	/* One that is remembered displaces nobody: it gets its own place again. */
 	if (!turn && !state && !balance_may_remember(window)) {
@@ -163,28 +195,6 @@ static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, v
 	return 1;
 }
 
-/* Is the frame addressed to this host: to the interface through which the real is
- * reached, if it came in there, and else to no group, each host of which would send it on
- * (RFC 1812 5.3.4)? Without a branch but the last: each would be a path for the verifier.
- * In one word: of packets the compiler takes single bytes. */
-static __always_inline int balance_is_here(const struct ethhdr *eth,
-					   const struct balance_real *real, __u32 here)
-{
-	/* With `vlan` behind it. */
-	__u64 dest = *(__u64 *)eth, differs = dest ^ *(__u64 *)real->here;
-	__u64 elsewhere = here ^ real->ifindex;
-
-	/* All ones, or 0. */
-	elsewhere = -elsewhere >> 63;
-	elsewhere = -elsewhere;
-	asm volatile("" : "+r"(elsewhere));
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return !((differs << 16 & ~elsewhere) | (dest & 1 & elsewhere));
-#else
-	return !((differs >> 16 & ~elsewhere) | (dest >> 56 & 1 & elsewhere));
-#endif
-}
-
 /* Leaves for a real, as the frame is; `back`: by the way that it came, on XDP. */
 static __always_inline int balance_send(struct ethhdr *eth,
 					const struct balance_real *real, int back)
@@ -194,13 +204,6 @@ static __always_inline int balance_send(struct ethhdr *eth,
 	((__u32 *)eth)[2] = ((__u32 *)real)[2];
 	return back ? XDP_TX : bpf_redirect(real->ifindex, 0);
 }
-
-struct balance_frame {
-	struct ethhdr *eth;
-	void *l3;
-	void *end;
-	__u32 vlan; /* 0: none, or a priority tag */
-};
 
 /* Notes the VLAN of a frame with one tag at most, of 802.1Q; 0: it has others. On XDP a
  * tag stands in the frame, and of an skb the kernel has taken it off. */
@@ -323,7 +326,7 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		if (balance_denies(request, &key, pool, served))
 			return tc ? TC_ACT_SHOT : XDP_DROP;
 		number = balance_choose(&key, pool, part == PART_ERROR ? NULL : served, 0,
-					0, &real);
+					0, &f, here, &real);
 		if (!real)
 			return balance_drop(request, tc, served);
 		if (part == PART_FIRST_FRAGMENT) {
@@ -388,7 +391,7 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 			named = tc ? balance_quic_tc(ctx, pool, l4, of)
 				   : balance_quic_xdp(ctx, pool, l4, of);
 	}
-	number = balance_choose(&key, pool, served, begins, named, &real);
+	number = balance_choose(&key, pool, served, begins, named, &f, here, &real);
 	if (!real)
 		return balance_drop(request, tc, served);
 	return balance_forward(ctx, tc, request, &f, here, served, real, number, of);

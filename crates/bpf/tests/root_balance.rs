@@ -370,6 +370,39 @@ fn root_of_new_flows_so_many_are_remembered() {
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
 }
 
+/// A frame to another host's link-layer address, as a switch floods it that has forgotten
+/// where that host is: not remembered, nor does a flow leave its place by it.
+#[test]
+fn root_a_frame_that_a_switch_floods_is_not_remembered() {
+    for hook in HOOKS {
+        for family in 0..2 {
+            let path = Path::new();
+            let flows = || path.generation.balancer.real_count(0).unwrap().flows;
+            let frames: Vec<_> = (1..40)
+                .map(|host| packet(family, host).tcp(4000, 80).tcp_flags(SYN).build())
+                .collect();
+            path.write_reals(&[true, false]);
+            let known = &frames[..20];
+            assert!(known.iter().all(|frame| path.forwarded(hook, frame) == 0));
+            let begun = flows();
+            path.write_reals(&[false, true]);
+            for frame in &frames {
+                let mut flooded = frame.clone();
+                flooded[HERE..6].copy_from_slice(&mac(77));
+                path.passes(hook, "of another host", &flooded);
+            }
+            assert_eq!(path.generation.balancer.real_count(1).unwrap().flows, 0);
+            // Those that are known are so, once their real is back; the others are nowhere.
+            path.write_reals(&[true, true]);
+            all_to_the_second(&path);
+            for (n, frame) in frames.iter().enumerate() {
+                assert_eq!(path.forwarded(hook, frame), u8::from(n >= 20));
+            }
+            assert_eq!(flows(), begun);
+        }
+    }
+}
+
 /// On whichever hook its packets come in.
 #[test]
 fn root_a_flow_is_known_to_all_programs_of_an_instance() {
