@@ -89,23 +89,29 @@ impl Lan {
         self.veths.push(("wire".to_owned(), veth));
     }
 
-    /// A host that has the virtual addresses on its loopback interface, with an nginx that
-    /// says NUMBER.
-    pub fn real(&mut self, number: u8) -> Namespace {
+    /// A host that has the virtual addresses on its loopback interface.
+    pub fn real_without_server(&mut self, number: u8) -> Namespace {
         let namespace = self.join(&format!("real{number}"), number);
         namespace.sysctl("ipv4.conf.all.arp_ignore", "1").unwrap();
         namespace.sysctl("ipv4.conf.all.arp_announce", "2").unwrap();
         let add = VIP.map(|vip| format!("addr add {vip} dev lo"));
         namespace.ip(&add).unwrap();
+        namespace
+    }
+
+    /// A host that has the virtual addresses on its loopback interface, with an nginx that
+    /// says NUMBER.
+    pub fn real(&mut self, number: u8) -> Namespace {
+        let namespace = self.real_without_server(number);
         let dir = self.dir.path().join(number.to_string());
         fs::create_dir_all(&dir).unwrap();
         let dir = dir.display();
         let config = format!(
             "daemon off; master_process off; worker_processes 1; user root;
              pid {dir}/pid; error_log {dir}/error.log;
-             events {{ worker_connections 256; }}
+             events {{ worker_connections 8192; }}
              http {{
-                 access_log off;
+                 access_log off; keepalive_timeout 600s; keepalive_requests 100000000;
                  client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp;
                  fastcgi_temp_path {dir}/tmp; uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
                  server {{ listen 80; listen [::]:80; location / {{ return 200 \"{number}\"; }} }}

@@ -5,4 +5,5 @@ pub mod decision;
 pub mod maglev;
 pub mod probe;
 pub mod quic;
+pub mod slot;
 pub mod turns;

@@ -15,6 +15,7 @@ use weir_core::{
     balance::{
         acl::{Access, Exceptions},
         maglev::{Member, ring},
+        slot,
         turns::turns,
     },
 };
@@ -75,8 +76,8 @@ impl RealSelection {
     fn slot(&self, flow: &Flow) -> usize {
         match self.method {
             Method::Maglev | Method::LeastConnections => flow_slot(flow),
-            Method::SourceHash => slot_of(source_hash(flow)),
-            Method::SourcePortHash => slot_of(mix(source_hash(flow), raw(flow.client.port()))),
+            Method::SourceHash => slot::of_source(flow.client.ip(), SLOTS),
+            Method::SourcePortHash => slot::of_source_port(flow.client, SLOTS),
             Method::RoundRobin => self.turn.fetch_add(1, Ordering::Relaxed) % SLOTS,
         }
     }
@@ -123,45 +124,12 @@ impl Chooser for Selector {
     }
 }
 
-// The hashes are those of bpf/balance/pools.h and turns.h.
-
-fn words(addr: IpAddr) -> [u64; 2] {
-    let bytes = match addr {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let (low, high) = bytes.split_at(8);
-    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 bytes")))
-}
-
-fn raw(port: u16) -> u64 {
-    u64::from(u16::from_ne_bytes(port.to_be_bytes()))
-}
-
-fn mix(hash: u64, word: u64) -> u64 {
-    let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash ^ hash >> 32
-}
-
-fn source_hash(flow: &Flow) -> u64 {
-    let words = words(flow.client.ip());
-    words.into_iter().fold(0x243f_6a88_85a3_08d3, mix)
-}
-
-fn slot_of(hash: u64) -> usize {
-    let hash = mix(hash, hash >> 29);
-    (((hash & 0xffff_ffff) * SLOTS as u64) >> 32) as usize
-}
-
 fn flow_slot(flow: &Flow) -> usize {
     let protocol = match flow.protocol {
         weir_proxy::Protocol::Tcp => Protocol::Tcp,
         weir_proxy::Protocol::Udp => Protocol::Udp,
     };
-    let ports =
-        u64::from(protocol.number()) << 32 | raw(flow.vip.port()) << 16 | raw(flow.client.port());
-    let vip = words(flow.vip.ip()).into_iter();
-    slot_of(vip.chain([ports]).fold(source_hash(flow), mix))
+    slot::of_flow(flow.client, flow.vip, protocol, SLOTS)
 }
 
 #[cfg(test)]
