@@ -6,6 +6,8 @@
 mod acl;
 #[path = "common/bind.rs"]
 mod bind;
+#[path = "root_balance/capacity.rs"]
+mod capacity;
 #[path = "root_balance/command.rs"]
 mod command;
 mod common;

@@ -70,6 +70,7 @@ impl Instance {
             pin_root: kernel::DEFAULT_ROOT.into(),
             ipv4_length: None,
             room: Default::default(),
+            balanced_flows: None,
             settings: Settings {
                 interfaces: Vec::new(),
                 backend: BackendChoice::Kernel(Hook::Tcx),

@@ -5,19 +5,20 @@
 
 #include <linux/types.h>
 
-/* Slots of a pool's Maglev ring: a prime, so that every step through it meets all. */
-#define BALANCE_SLOTS	 16381
+/* Slots of a pool's ring. */
+#define BALANCE_SLOTS	 65537
 #define BALANCE_POOLS	 32
-#define BALANCE_REALS	 512
-#define BALANCE_SERVICES 1024
+#define BALANCE_REALS	 1024
+#define BALANCE_SERVICES 16384
 /* Flows that stay with their real when the pool changes: so many find room, in buckets
- * of a cache line that have it for twice as many (bpf/balance/flows.h). So many are
- * remembered of a CPU in one EVENT_WINDOW (256 ticks): a flood of packets that each begin
- * a flow cannot empty the table. */
-#define BALANCE_FLOWS	  65536
-#define BALANCE_BUCKET	  4
-#define BALANCE_BUCKETS	  (2 * BALANCE_FLOWS / BALANCE_BUCKET)
-#define BALANCE_NEW_FLOWS 4096
+ * of a cache line that have it for twice as many (bpf/balance/flows.h). The map is made
+ * with as many as the configuration says, these if it says nothing; a power of two. */
+#define BALANCE_FLOWS	65536
+#define BALANCE_BUCKET	4
+#define BALANCE_BUCKETS (2 * BALANCE_FLOWS / BALANCE_BUCKET)
+/* One flow for so many buckets is remembered of a CPU in one EVENT_WINDOW (256 ticks),
+ * 4,096 of 65,536: a flood of packets that each begin a flow cannot empty the table. */
+#define BALANCE_NEW_FLOWS_SHIFT 3
 /* Packets in fragments of which the first one was seen. */
 #define BALANCE_FRAGMENTS 8192
 /* Networks for which the default of an access list does not hold, of all pools; twice as
@@ -31,9 +32,10 @@
 #define BALANCE_NOBODY 0xffff
 
 /* Services stand in a table of which a quarter is used at most, each in one of the
- * BALANCE_PROBES slots from its hash on, and in that as long as it is one. */
+ * BALANCE_PROBES slots from its hash on, and in that as long as it is one. (Of full
+ * tables one in 20,000 has a service in the twentieth.) */
 #define BALANCE_SERVICE_SLOTS (4 * BALANCE_SERVICES)
-#define BALANCE_PROBES	      16
+#define BALANCE_PROBES	      24
 
 /* A virtual address with a port and a protocol. User space writes a slot by whole words,
  * the last one last. */
@@ -117,7 +119,7 @@ struct balance_service_counter {
 	__u64 packets; /* packets sent to a real */
 	__u64 bytes;
 	__u64 unserved;	    /* packets dropped: there was no real for them */
-	__u64 unremembered; /* packets of flows above BALANCE_NEW_FLOWS */
+	__u64 unremembered; /* packets of flows that are too many */
 	__u64 denied;	    /* packets dropped: the access list denies the client */
 	__u64 displaced; /* flows that may live, forgotten for new ones of the service */
 	__u64 quic_placed;  /* packets whose QUIC connection ID says their real */
@@ -129,7 +131,7 @@ _Static_assert(sizeof(struct balance_service) == 32, "abi");
 _Static_assert(sizeof(struct balance_rules) == 8, "abi");
 _Static_assert(sizeof(struct balance_quic_key) == 16, "abi");
 _Static_assert(sizeof(struct balance_quic_server) == 16, "abi");
-_Static_assert(sizeof(struct balance_ring) == 32768, "abi");
+_Static_assert(sizeof(struct balance_ring) == 131080, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
 _Static_assert(sizeof(struct balance_service_counter) == 64, "abi");

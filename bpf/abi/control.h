@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 19
+#define WEIR_ABI 20
 
 /* Words that user space changes while the program runs. */
 struct control {

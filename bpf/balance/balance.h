@@ -229,9 +229,9 @@ static __always_inline int balance_vlan_of(void *ctx, const int tc,
 }
 /* For what goes to a real beyond a router, in place of what the hook shall return: the
  * numbers of service and real are in it, for encap.h. */
-#define BALANCE_ENCAP(number, of) (0x600 << 20 | (of) << 10 | (number))
-#define BALANCE_IS_ENCAP(verdict) ((__u32)(verdict) >> 20 == 0x600)
-_Static_assert(BALANCE_REALS <= 1 << 10 && BALANCE_SERVICES <= 1 << 10, "bits");
+#define BALANCE_ENCAP(number, of) (0x60 << 24 | (of) << 10 | (number))
+#define BALANCE_IS_ENCAP(verdict) ((__u32)(verdict) >> 24 == 0x60)
+_Static_assert(BALANCE_REALS <= 1 << 10 && BALANCE_SERVICES <= 1 << 14, "bits");
 
 /* Counts a packet and sends it to its real, if it can go on at all: what the hook shall
  * return. `number`: that of the real, `of`: that of the service. */
@@ -431,7 +431,7 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 	if (likely(!BALANCE_IS_ENCAP(verdict)))
 		return verdict;
 	number = verdict & 0x3ff;
-	of = verdict >> 10 & 0x3ff;
+	of = verdict >> 10 & 0x3fff;
 	return tc ? encap_skb(ctx, number, of) : encap_xdp(ctx, number, of);
 }
 

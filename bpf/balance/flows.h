@@ -56,7 +56,7 @@ struct balance_bucket {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BALANCE_BUCKETS);
+	__uint(max_entries, BALANCE_BUCKETS); /* or another power of two: cfg.flow_mask */
 	__type(key, __u32);
 	__type(value, struct balance_bucket);
 } balance_flows SEC(".maps");
@@ -100,7 +100,7 @@ static __always_inline int balance_may_remember(__u64 window)
 		quota->window = window;
 		quota->flows = 0;
 	}
-	if (quota->flows >> cfg.limit_shift >= BALANCE_NEW_FLOWS)
+	if (quota->flows >> cfg.limit_shift > cfg.flow_mask >> BALANCE_NEW_FLOWS_SHIFT)
 		return 0;
 	quota->flows++;
 	return 1;
@@ -134,7 +134,7 @@ static __always_inline struct balance_bucket *balance_bucket(__u64 hash, int sec
 
 	if (second)
 		number ^= (__u32)(hash >> 8) | 1;
-	number &= BALANCE_BUCKETS - 1;
+	number &= cfg.flow_mask;
 	return bpf_map_lookup_elem(&balance_flows, &number);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* The settings that a program is loaded with: read-only data, which the verifier knows,
  * so it removes what is switched off. Each object has its own; programs that answer read
- * lasting_seed, final_pass and limit_shift only. */
+ * lasting_seed, final_pass, limit_shift and flow_mask only. */
 #ifndef WEIR_CFG_H
 #define WEIR_CFG_H
 
@@ -35,6 +35,8 @@ const volatile struct {
 	__u32 answers;	    /* 1: what answers may be tail-called (bpf/answer) */
 	__u32 frags;	    /* 1: XDP frames may have more than a page (Linux 5.18) */
 	__u32 limit_shift;  /* shift of the limits in a window; benchmarks raise it */
+	__u32 flow_mask;    /* buckets of balanced flows - 1 */
+	__u32 pad;
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
 #endif

@@ -9,7 +9,7 @@ use weir_daemon::{
     identity::{self, AppConfig, SshLogin, Verdict},
     jails, watch,
 };
-use weir_enforce::BackendChoice;
+use weir_enforce::{BackendChoice, FLOW_BYTES};
 
 use super::{Common, ExitAnswer, show};
 
@@ -161,6 +161,18 @@ fn summary(config: &Config) -> std::io::Result<()> {
         let dark = tarpit.dark.iter().map(|prefix| prefix.to_string());
         lines.push(("dark addresses", dark.collect()));
     }
+    if let Some(balance) = config.balance.as_ref().filter(|b| b.interface.is_some()) {
+        let kib = u64::from(balance.flows) * u64::from(FLOW_BYTES) / 1024;
+        let memory = match kib < 1024 {
+            true => format!("{kib} KiB"),
+            false => format!("{} MiB", kib / 1024),
+        };
+        let room = format!(
+            "{} remembered, in {memory} of the kernel's memory",
+            balance.flows
+        );
+        lines.push(("flows", vec![room]));
+    }
     for pool in config.balance.iter().flat_map(|balance| &balance.pools) {
         lines.push(("pool", vec![serves(pool)]));
     }
@@ -229,9 +241,17 @@ fn app_json(app: &AppConfig) -> serde_json::Value {
     })
 }
 
+/// Virtual addresses of a pool that are named in its line.
+const MOST_SHOWN: usize = 16;
+
 /// A pool in one line: where its clients connect, and who answers them.
 fn serves(pool: &balance::config::PoolConfig) -> String {
-    let vips: Vec<_> = pool.vips.iter().map(ToString::to_string).collect();
+    let vips = pool.vips.iter().take(MOST_SHOWN).map(ToString::to_string);
+    let mut vips: Vec<_> = vips.collect();
+    match pool.vips.len().saturating_sub(MOST_SHOWN) {
+        0 => (),
+        more => vips.push(format!("{more} more")),
+    }
     let ports = pool.ports.iter();
     let ports = ports.map(|&(protocol, port)| PortRange::one(protocol, port).to_string());
     let ports: Vec<_> = ports.collect();

@@ -402,6 +402,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
         instance: instance.to_owned(),
         pin_root: kernel::DEFAULT_ROOT.into(),
         room: Default::default(),
+        balanced_flows: None,
         ipv4_length: None,
         settings: Settings {
             interfaces: vec![args.interface.clone()],

@@ -301,6 +301,7 @@ fn load(
     let cfg = &mut rodata.expect("the object has rodata").cfg;
     cfg.lasting_seed = lasting_seed;
     cfg.limit_shift = limit_shift;
+    cfg.flow_mask = maps.get(Map::BalanceFlows).max_entries() - 1;
     programs::choose(open.open_object_mut(), name, caller == Caller::Xdp);
     let skel = open.load().map_err(other)?;
     programs::loaded(skel.object(), name)

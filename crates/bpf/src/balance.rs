@@ -9,7 +9,10 @@ mod service_table;
 pub use acl::MAX_NETWORKS;
 pub use quic::QuicServer;
 
-use std::{collections::HashMap, mem::offset_of, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap, mem::offset_of, net::IpAddr, ops::RangeInclusive, sync::Arc,
+    time::Duration,
+};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{Protocol, balance::acl::Exceptions};
@@ -20,8 +23,8 @@ use crate::{
     fault,
     memory::Words,
     skeleton::answer::types::{
-        balance_real, balance_real_counter, balance_ring, balance_rules, balance_service,
-        balance_service_counter, balance_services, balance_tunnel,
+        balance_bucket, balance_real, balance_real_counter, balance_ring, balance_rules,
+        balance_service, balance_service_counter, balance_services, balance_tunnel,
     },
 };
 
@@ -33,6 +36,23 @@ pub const MAX_POOLS: usize = abi::BALANCE_POOLS as usize;
 pub const MAX_REALS: usize = abi::BALANCE_REALS as usize;
 /// Virtual addresses times ports, of all pools together.
 pub const MAX_SERVICES: usize = abi::BALANCE_SERVICES as usize;
+/// Flows that find room if nothing else is said.
+pub const DEFAULT_FLOWS: u32 = abi::BALANCE_FLOWS;
+/// Flows that may be asked for.
+pub const FLOWS: RangeInclusive<u32> = 1024..=1 << 22;
+/// What one of these takes of the kernel's memory, in bytes.
+pub const FLOW_BYTES: u32 = size_of::<balance_bucket>() as u32 * 2 / abi::BALANCE_BUCKET;
+
+/// The flows that find room where so many are asked for: the next power of two.
+pub fn table_for(flows: u32) -> u32 {
+    let bounded = flows.clamp(*FLOWS.start(), *FLOWS.end());
+    bounded.next_power_of_two()
+}
+
+/// Buckets of a table for so many flows.
+pub(crate) fn buckets_for(flows: u32) -> u32 {
+    2 * table_for(flows) / abi::BALANCE_BUCKET
+}
 
 use service_table::ServiceTable;
 pub use service_table::VirtualService;
@@ -218,6 +238,7 @@ pub struct Balancer {
     ports: Words,
     services: ServiceTable,
     acls: acl::Written,
+    flows: u32,
 }
 
 const BITS: u64 = {
@@ -230,8 +251,9 @@ const BITS: u64 = {
 };
 
 impl Balancer {
-    /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 10]) -> Result<Self> {
+    /// Over the maps of a generation, in the order that `maps` has. `buckets`: those of the
+    /// table of flows.
+    pub(crate) fn map(buckets: u32, maps: [MapHandle; 10]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
         let services = ServiceTable::map(&maps[1])?;
         Ok(Self {
@@ -239,7 +261,13 @@ impl Balancer {
             ports,
             services,
             acls: acl::Written::default(),
+            flows: buckets / 2 * abi::BALANCE_BUCKET,
         })
+    }
+
+    /// The flows that find room.
+    pub fn flows(&self) -> u32 {
+        self.flows
     }
 
     /// Whether any port belongs to a pool.
@@ -553,7 +581,7 @@ const _: () = assert!(
     size_of::<balance_service>() == 8 * ServiceTable::SLOT_WORDS
         && size_of::<balance_services>() == size_of::<balance_service>() * ServiceTable::SLOTS
         && size_of::<balance_rules>() == 8
-        && size_of::<balance_ring>() == 32768
+        && size_of::<balance_ring>() == 131_080
         && size_of::<balance_real>() == 32
         && size_of::<balance_tunnel>() == 40
 );

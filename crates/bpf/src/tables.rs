@@ -20,7 +20,7 @@ use crate::{
     allow::AllowList,
     answers::{AnswerProgram, Answers, Caller, tail_calls_supported},
     attachment::Hook,
-    balance::Balancer,
+    balance::{self, Balancer},
     class::ClassTable,
     decoy::Decoys,
     error::{Context, Error, Result},
@@ -68,6 +68,9 @@ pub struct Options {
     /// ban that ends 2^32 jiffies later (7 weeks at 1000 a second) has a longer
     /// entry, and costs a second look.
     pub started: u64,
+    /// The flows of pools that find room: see [`balance::table_for`]. Of an instance's
+    /// first generation, for the table is handed on.
+    pub balanced_flows: u32,
     /// Benchmarks only: innocent packets leave by drop instead of pass.
     pub drop_innocent: bool,
 }
@@ -87,6 +90,7 @@ impl Options {
             class_lines: 0,
             flow_jiffies: 0,
             started: 0,
+            balanced_flows: abi::BALANCE_FLOWS,
             drop_innocent: false,
         }
     }
@@ -180,6 +184,7 @@ impl Generation {
                 Map::Bloom => Some(g.bloom_words * 2),
                 Map::Classes => Some(class_entries(options.class_lines)),
                 Map::Flows => (options.class_lines != 0).then_some(FLOW_CELLS),
+                Map::BalanceFlows => Some(balance::buckets_for(options.balanced_flows)),
                 _ => None,
             },
             |map| {
@@ -267,18 +272,21 @@ impl Generation {
                 maps.keep(Map::TarpitAlive)?,
                 maps.keep(Map::TarpitLinks)?,
             ])?,
-            balancer: Balancer::map([
-                maps.keep(Map::PortFeatures)?,
-                maps.keep(Map::BalanceServices)?,
-                maps.keep(Map::BalanceRings)?,
-                maps.keep(Map::BalanceReals)?,
-                maps.keep(Map::BalanceSent)?,
-                maps.keep(Map::BalanceServed)?,
-                maps.keep(Map::BalanceAcls)?,
-                maps.keep(Map::BalanceRules)?,
-                maps.keep(Map::BalanceTunnels)?,
-                maps.keep(Map::BalanceQuic)?,
-            ])?,
+            balancer: Balancer::map(
+                maps.get(Map::BalanceFlows).max_entries(),
+                [
+                    maps.keep(Map::PortFeatures)?,
+                    maps.keep(Map::BalanceServices)?,
+                    maps.keep(Map::BalanceRings)?,
+                    maps.keep(Map::BalanceReals)?,
+                    maps.keep(Map::BalanceSent)?,
+                    maps.keep(Map::BalanceServed)?,
+                    maps.keep(Map::BalanceAcls)?,
+                    maps.keep(Map::BalanceRules)?,
+                    maps.keep(Map::BalanceTunnels)?,
+                    maps.keep(Map::BalanceQuic)?,
+                ],
+            )?,
             seed: about.seed,
             lasting_seed: about.lasting_seed,
             build: about.build,
@@ -514,6 +522,7 @@ impl Generation {
             || !fits(Map::HostUpper, geometry.host_buckets(), 32)
             || !fits(Map::V4Bans, geometry.v4_buckets, 64)
             || !fits(Map::Bloom, geometry.bloom_words * 2, 8)
+            || !maps.get(Map::BalanceFlows).max_entries().is_power_of_two()
         {
             return Err(foreign(
                 "its tables do not have the size that its description says".into(),

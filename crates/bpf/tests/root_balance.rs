@@ -14,7 +14,9 @@ use std::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     attachment::Hook,
-    balance::{Real, SLOTS, VirtualService, real_id},
+    balance::{
+        DEFAULT_FLOWS, MAX_POOLS, MAX_REALS, MAX_SERVICES, Real, SLOTS, VirtualService, real_id,
+    },
     prog_test_run, small_maps,
 };
 use weir_core::{Protocol, Reason, decoy::DecoyPorts};
@@ -71,8 +73,14 @@ impl Path {
 
     /// So many more flows are remembered in a window: 2^`shift` times.
     fn with_limits(shift: u32) -> Self {
+        Self::with_room(DEFAULT_FLOWS, shift)
+    }
+
+    /// And so many find room.
+    fn with_room(flows: u32, shift: u32) -> Self {
         let options = Options {
             v4_length: 24,
+            balanced_flows: flows,
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
@@ -496,16 +504,106 @@ fn all_to_the_second(path: &Path) {
 
 #[test]
 fn root_as_many_flows_stay_as_are_promised() {
-    const FLOWS: u32 = 65_536;
-    let path = Path::with_limits(20);
-    let before: Vec<_> = (0..FLOWS).map(|client| sent_to(&path, client)).collect();
+    // The fewest, as many as without a word, and what is asked for where a million live.
+    for flows in [1024, DEFAULT_FLOWS, 1 << 20] {
+        let path = Path::with_room(flows, 20);
+        assert_eq!(path.generation.balancer.flows(), flows);
+        let before: Vec<_> = (0..flows).map(|client| sent_to(&path, client)).collect();
+        all_to_the_second(&path);
+        let moved = (0..).zip(&before);
+        let moved = moved.filter(|(client, real)| sent_to(&path, *client) != **real);
+        let moved = moved.count();
+        // There is room for each, but in buckets that chance fills.
+        assert!(moved * 200 < before.len(), "{moved} of {flows}");
+        assert!(before.iter().filter(|real| **real == 0).count() > flows as usize / 3);
+    }
+}
+
+/// Of four times as many flows a quarter is remembered still: the table is no larger than
+/// was asked for. A number that is no power of two is the next one.
+#[test]
+fn root_more_flows_than_find_room_displace_one_another() {
+    let path = Path::with_room(1025, 20);
+    assert_eq!(path.generation.balancer.flows(), 2048);
+    (0..16_384).for_each(|client| {
+        sent_to(&path, client);
+    });
     all_to_the_second(&path);
-    let moved = (0..).zip(&before);
-    let moved = moved.filter(|(client, real)| sent_to(&path, *client) != **real);
-    let moved = moved.count();
-    // There is room for each, but in buckets that chance fills.
-    assert!(moved * 200 < before.len(), "{moved} of {FLOWS}");
-    assert!(before.iter().filter(|real| **real == 0).count() > FLOWS as usize / 3);
+    let kept = (0..16_384).filter(|client| sent_to(&path, *client) == 0);
+    // There are two places for each flow that was asked for, of which half are the first's.
+    let kept = kept.count();
+    assert!((1024..=4096).contains(&kept), "{kept}");
+}
+
+/// Tables that come later have the flows of those before, whatever size they are made with.
+#[test]
+fn root_the_table_of_flows_is_handed_on_as_it_is() {
+    let path = Path::with_room(4096, 20);
+    let before: Vec<_> = (0..500).map(|client| sent_to(&path, client)).collect();
+    let options = Options {
+        v4_length: 24,
+        ..Options::bans(Geometry::for_bans(BanCounts::each(400)))
+    };
+    let next = Generation::create(2, &options, Some(&path.generation)).unwrap();
+    assert_eq!(next.balancer.flows(), 4096);
+    let path = Path {
+        generation: next,
+        ..path
+    };
+    all_to_the_second(&path);
+    for (client, real) in (0..).zip(before) {
+        assert_eq!(sent_to(&path, client), real);
+    }
+}
+
+/// As many virtual addresses, and reals, as there may be: the first and the last are served,
+/// IPv4 and IPv6, on both hooks.
+#[test]
+fn root_as_many_services_and_reals_as_there_may_be_are_served() {
+    let path = Path::new();
+    let balancer = &path.generation.balancer;
+    let last = MAX_REALS as u16 - 1;
+    let real = Real {
+        id: real_id("web", addr("10.0.0.9")),
+        dest: mac(19),
+        source: path.mac,
+        ifindex: path.ifindex,
+        vlan: 0,
+        tunnel: None,
+        drains: false,
+    };
+    balancer.write_real(last.into(), Some(real)).unwrap();
+    let pool = MAX_POOLS as u32 - 1;
+    balancer.write_ring(pool, &vec![Some(last); SLOTS]).unwrap();
+    let vip = |n: usize| match n % 2 {
+        0 => IpAddr::from([10, 1, (n >> 8) as u8, n as u8]),
+        _ => IpAddr::from([0x2001, 0xdb8, 1, 0, 0, 0, 0, n as u16]),
+    };
+    let service = |n: usize| VirtualService {
+        addr: vip(n),
+        protocol: Protocol::Tcp,
+        port: 80,
+        pool,
+    };
+    let mut services: Vec<_> = (0..MAX_SERVICES).map(service).collect();
+    balancer.write_services(&services).unwrap();
+    let features = path.generation.port_features();
+    path.generation.table.set_port_features(features);
+    for hook in HOOKS {
+        for n in [0, 1, MAX_SERVICES / 2, MAX_SERVICES - 2, MAX_SERVICES - 1] {
+            let client = addr(["203.0.113.9", "2001:db8:c::9"][n % 2]);
+            let before = balancer.service_count(n as u32).unwrap().packets;
+            let frame = Packet::eth().ip(client, vip(n)).tcp(4000, 80).build();
+            assert_eq!(path.forwarded(hook, &frame), 9, "{}", vip(n));
+            let count = balancer.service_count(n as u32).unwrap();
+            assert_eq!(count.packets, before + 1, "{}", vip(n));
+        }
+    }
+    let sent = balancer.real_count(last.into()).unwrap();
+    assert_eq!(sent.packets, 10);
+    services.push(service(MAX_SERVICES));
+    let refused = balancer.write_services(&services).unwrap_err().to_string();
+    assert!(refused.contains("at most 16384"), "{refused}");
 }
 
 /// Of flows that have one packet each there are three times as many as the table holds:

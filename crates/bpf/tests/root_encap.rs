@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     attachment::Hook,
-    balance::{Real, SLOTS, Tunnel, VirtualService, real_id},
+    balance::{MAX_REALS, MAX_SERVICES, Real, SLOTS, Tunnel, VirtualService, real_id},
     decap::{Decap, DecapConfig, DecapCounts, GUE_PORT},
     prog_test_run, small_maps,
 };
@@ -55,10 +55,17 @@ const WAYS: [(usize, Option<u16>); 4] = [
 struct Path {
     generation: Generation,
     mac: [u8; 6],
+    /// The number of the real.
+    real: u16,
 }
 
 impl Path {
     fn new() -> Self {
+        Self::with_number(0, 0)
+    }
+
+    /// Of a real with this number, and services behind so many others.
+    fn with_number(real: u16, others: usize) -> Self {
         let options = Options {
             v4_length: 24,
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
@@ -76,12 +83,19 @@ impl Path {
         });
         let path = Self {
             mac: frame[..6].try_into().unwrap(),
+            real,
             generation,
         };
         let balancer = &path.generation.balancer;
-        balancer.write_ring(0, &vec![Some(0); SLOTS]).unwrap();
+        balancer.write_ring(0, &vec![Some(real); SLOTS]).unwrap();
+        let others = (0..others).map(|n| VirtualService {
+            addr: IpAddr::from([10, 1, (n >> 8) as u8, n as u8]),
+            protocol: Protocol::Tcp,
+            port: 80,
+            pool: 0,
+        });
         balancer
-            .write_services(&services.collect::<Vec<_>>())
+            .write_services(&others.chain(services).collect::<Vec<_>>())
             .unwrap();
         let features = path.generation.port_features();
         path.generation.table.set_port_features(features);
@@ -107,7 +121,7 @@ impl Path {
             drains: false,
         };
         let balancer = &self.generation.balancer;
-        balancer.write_real(0, Some(real)).unwrap();
+        balancer.write_real(self.real.into(), Some(real)).unwrap();
         tunnel
     }
 
@@ -216,7 +230,27 @@ fn with_class(mut frame: Vec<u8>, class: u8) -> Vec<u8> {
 
 #[test]
 fn root_a_packet_leaves_in_an_outer_one() {
-    let path = Path::new();
+    each_leaves_in_an_outer_one(&Path::new());
+}
+
+/// The numbers of both go with the packet from one function to another.
+#[test]
+fn root_packets_of_the_last_service_leave_for_the_last_real() {
+    let path = Path::with_number(MAX_REALS as u16 - 1, MAX_SERVICES - 4);
+    each_leaves_in_an_outer_one(&path);
+    let balancer = &path.generation.balancer;
+    let services = MAX_SERVICES as u32 - 4..MAX_SERVICES as u32;
+    let counts = services.map(|n| balancer.service_count(n).unwrap().packets);
+    let sent = balancer.real_count(path.real.into()).unwrap().packets;
+    let counts: Vec<_> = counts.collect();
+    assert!(
+        counts.iter().all(|count| *count == sent / 4),
+        "{counts:?}, {sent}"
+    );
+}
+
+#[track_caller]
+fn each_leaves_in_an_outer_one(path: &Path) {
     for hook in HOOKS {
         for way in WAYS {
             path.lead(way, MTU);
@@ -230,7 +264,7 @@ fn root_a_packet_leaves_in_an_outer_one() {
                         let of_flow = frames.map(|frame| {
                             let frame = with_class(frame, 0xb9);
                             let sent = path.sent(hook, &frame, Reason::Pass);
-                            let (within, port) = opened(&path, &sent, way, inner, 0xb9);
+                            let (within, port) = opened(path, &sent, way, inner, 0xb9);
                             assert_one_hop_less(within, &frame);
                             port
                         });

@@ -187,6 +187,7 @@ impl Rules {
                 instance: format!("measured-{}", std::process::id()),
                 pin_root: DEFAULT_ROOT.into(),
                 ipv4_length: None,
+                balanced_flows: None,
                 room: room(entries.len()),
                 settings: Settings {
                     interfaces: vec![place.dev.clone()],

@@ -81,6 +81,8 @@ const ABOUT_VIP_CHECKS: &str = "balance:vip-checks";
 const ABOUT_CHECKS: &str = "balance:checks";
 /// Alerts about link-layer addresses of reals and routers have this subject.
 const ABOUT_NEIGHBOURS: &str = "balance:neighbours";
+/// Alerts about the size of the table of flows have this subject.
+const ABOUT_FLOWS: &str = "balance:flows";
 /// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
@@ -358,12 +360,14 @@ impl Balancer {
                 self.alerts.clear(&about_emergency(name));
             }
             self.alerts.clear(ABOUT);
+            self.alerts.clear(ABOUT_FLOWS);
             self.alerts.clear(ABOUT_VIP_CHECKS);
             self.alerts.clear(ABOUT_CHECKS);
             self.alerts.clear(ABOUT_NEIGHBOURS);
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
+        self.compare_flows(config.flows);
         // Reals whose counters begin anew: at a start all of them, as services' do.
         let mut fresh = Vec::new();
         if state.real_numbers.0.is_empty()
@@ -490,6 +494,21 @@ impl Balancer {
             }
         }
         Ok(())
+    }
+
+    /// Tells if there is room for another number of flows than the configuration wants: a
+    /// table of another size would have forgotten those that live.
+    fn compare_flows(&self, wanted: u32) {
+        let there = self.backend.balancer().and_then(|it| it.flows());
+        match there.filter(|there| *there != wanted) {
+            None => self.alerts.clear(ABOUT_FLOWS),
+            Some(there) => self.alerts.raise(
+                ABOUT_FLOWS,
+                format!(
+                    "the kernel has room for {there} flows, and [balance] wants flows = {wanted}: a new table would forget all flows, so the old one stays. For the new one, when flows may move: systemctl stop weir, weir detach, systemctl start weir"
+                ),
+            ),
+        }
     }
 
     /// Whether weir protects the interface of this index.

@@ -379,6 +379,9 @@ pub trait Forwarder {
     /// The kernel, or the hook in force, cannot forward.
     fn set_balance(&self, balance: &Balance) -> Result<(), Error>;
 
+    /// The flows that find room and stay with their real; `None`: there is no table of them.
+    fn flows(&self) -> Option<u32>;
+
     /// The reals that the kernel has, by [`weir_bpf::balance::real_id`]: those of an earlier
     /// daemon, too.
     ///

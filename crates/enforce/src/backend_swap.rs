@@ -457,6 +457,10 @@ impl Forwarder for BackendSwap {
         Ok(())
     }
 
+    fn flows(&self) -> Option<u32> {
+        self.backend().balancer().and_then(|it| it.flows())
+    }
+
     fn known_reals(&self) -> Result<HashMap<u64, KnownReal>, Error> {
         match self.backend().balancer() {
             Some(forwarder) => forwarder.known_reals(),

@@ -59,6 +59,7 @@ impl Instance {
             instance: format!("test-{name}-{}", std::process::id()),
             pin_root: pins::DEFAULT_ROOT.into(),
             room: Default::default(),
+            balanced_flows: None,
             ipv4_length: Some(24),
             settings: Settings {
                 interfaces: Vec::new(),

@@ -2,7 +2,7 @@
 //! (`bpf/balance/pools.h`): a table with open addressing in shared memory. A service that
 //! stays is not moved, so no packet of its misses it while others come and go.
 
-use std::{net::IpAddr, os::fd::AsFd};
+use std::{collections::HashSet, net::IpAddr, os::fd::AsFd};
 
 use weir_core::Protocol;
 
@@ -45,8 +45,9 @@ impl ServiceTable {
     /// One of them finds no slot, which takes more services with one hash than chance has.
     pub(super) fn write(&self, services: &[VirtualService]) -> Result<()> {
         let keys: Vec<_> = services.iter().map(key).collect();
+        let kept: HashSet<_> = keys.iter().collect();
         for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
-            if !keys.contains(&self.key(slot)) {
+            if !kept.contains(&self.key(slot)) {
                 self.0.store(slot * Self::SLOT_WORDS + 3, 0);
             }
         }

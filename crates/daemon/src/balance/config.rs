@@ -24,7 +24,7 @@ use weir_core::{
     ban::MAX_NAME,
     decoy::DecoyPorts,
 };
-use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES, SlotBy};
+use weir_enforce::{DEFAULT_FLOWS, FLOWS, MAX_POOLS, MAX_REALS, MAX_SERVICES, SlotBy, table_for};
 use weir_proxy::Limits;
 
 use super::proxy_config;
@@ -48,6 +48,8 @@ pub struct BalanceConfig {
     pub interface: Option<String>,
     /// Whether weir holds the virtual addresses there.
     pub announce: bool,
+    /// The flows that find room in the kernel and stay with their real: a power of two.
+    pub flows: u32,
     /// Threads of the proxy; `None`: as many as there are processors.
     pub threads: Option<usize>,
     /// The pools, by name.
@@ -256,9 +258,11 @@ pub(crate) fn read(
             Some(_) => (),
         }
         let announce = section.boolean("announce").unwrap_or_default();
+        let flows = section.integer("flows", (*FLOWS.start()).into()..=(*FLOWS.end()).into());
+        let flows = flows.map_or(DEFAULT_FLOWS, |at| table_for(at.value as u32));
         section.finish();
         let interface = interface.map(|at| at.value).unwrap_or_default();
-        (line, interface, announce)
+        (line, interface, announce, flows)
     });
     let threads = proxy_config::threads(root);
     let mut taken = BTreeMap::new();
@@ -278,9 +282,9 @@ pub(crate) fn read(
     if balance.is_none() && pools.is_empty() {
         return None;
     }
-    let (balance_line, interface, announce) = match balance {
-        Some((line, interface, announce)) => (line, Some(interface), announce),
-        None => (line, None, false),
+    let (balance_line, interface, announce, flows) = match balance {
+        Some((line, interface, announce, flows)) => (line, Some(interface), announce, flows),
+        None => (line, None, false, DEFAULT_FLOWS),
     };
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     let most = [
@@ -290,7 +294,11 @@ pub(crate) fn read(
             MAX_REALS,
             "reals",
         ),
-        (taken.len(), MAX_SERVICES, "virtual addresses with a port"),
+        (
+            pools.iter().map(|p| p.vips.len() * p.ports.len()).sum(),
+            MAX_SERVICES,
+            "virtual addresses with a port",
+        ),
     ];
     for (count, most, what) in most {
         if count > most {
@@ -315,6 +323,7 @@ pub(crate) fn read(
     let config = BalanceConfig {
         interface,
         announce,
+        flows,
         threads,
         pools,
     };
@@ -327,6 +336,9 @@ pub(crate) fn read(
     Some(config)
 }
 
+/// Virtual addresses of a pool of which each has a warning of its own.
+const MOST_WARNINGS: usize = 16;
+
 /// What is no mistake, and serves nobody on this host as it is now.
 fn warn_of_host(
     config: &BalanceConfig,
@@ -338,11 +350,19 @@ fn warn_of_host(
     if config.interface.is_some() && here().next().is_none() {
         return;
     }
+    let here_on_any: BTreeSet<_> = addresses.iter().map(|one| one.address).collect();
     for pool in &config.pools {
         // One that weir holds itself comes with it.
-        let is_missing =
-            |vip: &&IpAddr| !config.announce && !addresses.iter().any(|one| one.address == **vip);
-        for vip in pool.vips.iter().filter(is_missing) {
+        let is_missing = |vip: &&IpAddr| !config.announce && !here_on_any.contains(*vip);
+        let missing: Vec<_> = pool.vips.iter().filter(is_missing).collect();
+        if let Some(more) = missing.get(MOST_WARNINGS..).filter(|more| !more.is_empty()) {
+            warnings.push(format!(
+                "vip in [pool.{}] has {} more than those named below that this host has on no interface",
+                pool.name,
+                more.len()
+            ));
+        }
+        for vip in missing.into_iter().take(MOST_WARNINGS) {
             warnings.push(format!(
                 "vip in [pool.{}] is {vip}, which this host has on no interface: unless a router sends its packets here, none come",
                 pool.name
@@ -421,6 +441,10 @@ fn pool(
     for vip in &vips {
         for (protocol, port) in &ports {
             let key = (*vip, protocol.number(), *port);
+            // Too many of them are a mistake of their own.
+            if taken.len() > MAX_SERVICES {
+                break;
+            }
             if let Some(other) = taken.insert(key, name.clone()) {
                 section.error(
                     line,
@@ -489,9 +513,10 @@ fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
     let line = section.line_of("vip");
     let typed = section.list("vip", VIP);
     let mut vips = Vec::new();
+    let mut known = BTreeSet::new();
     for entry in typed.iter().flat_map(|at| &at.value) {
         match unicast(&entry.value) {
-            Some(vip) if vips.contains(&vip) => {
+            Some(vip) if !known.insert(vip) => {
                 section.error(entry.line, format!("vip in {of} has {vip} twice"));
             }
             Some(vip) => vips.push(vip),
@@ -567,6 +592,7 @@ fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
     let line = section.line_of("ports");
     let typed = section.list("ports", PORTS);
     let mut ports = Vec::new();
+    let mut taken = BTreeSet::new();
     for entry in typed.iter().flat_map(|at| &at.value) {
         let scope = entry.value.parse::<PortSet>().ok();
         let ranges = scope.as_ref().map(PortSet::ranges).unwrap_or_default();
@@ -580,7 +606,7 @@ fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
         }
         for range in ranges {
             for port in range.low..=range.high {
-                if !ports.contains(&(range.protocol, port)) && ports.len() <= MAX_SERVICES {
+                if ports.len() <= MAX_SERVICES && taken.insert((range.protocol.number(), port)) {
                     ports.push((range.protocol, port));
                 }
             }

@@ -48,6 +48,7 @@ pub(super) fn config_of(pool: PoolConfig) -> BalanceConfig {
     BalanceConfig {
         interface: Some("eth0".to_owned()),
         announce: false,
+        flows: weir_enforce::DEFAULT_FLOWS,
         threads: None,
         pools: vec![pool],
     }

@@ -19,12 +19,14 @@ use crate::{
 };
 
 /// Where the backend of a configuration keeps what it has.
-fn place(enforcement: &Enforcement) -> BackendHome {
+fn place(config: &Config) -> BackendHome {
+    let enforcement = &config.enforcement;
     BackendHome {
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,
         room: BanCounts::default(),
+        balanced_flows: config.balance.as_ref().map(|balance| balance.flows),
         settings: Settings {
             interfaces: enforcement.interfaces.clone(),
             backend: enforcement.backend,
@@ -79,7 +81,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let alerts = Arc::new(Alerts::default());
     let begin = Instant::now();
     let interfaces = ProtectedInterfaces::default();
-    let mut place = place(&config.enforcement);
+    let mut place = place(&config);
     let ((store, loaded), backend) = Store::open_beside(
         &config.state_dir,
         config.keep_history,

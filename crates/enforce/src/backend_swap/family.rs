@@ -29,6 +29,8 @@ pub struct BackendHome {
     pub ipv4_length: Option<u8>,
     /// The room of the first tables, as [`KernelConfig::room`].
     pub room: BanCounts,
+    /// The flows of pools that find room, as [`KernelConfig::balanced_flows`].
+    pub balanced_flows: Option<u32>,
     /// What may change later, the backend itself among it.
     pub settings: Settings,
 }
@@ -79,6 +81,7 @@ impl Family {
                 pin_root: place.pin_root.clone(),
                 ipv4_length: place.ipv4_length,
                 room,
+                balanced_flows: place.balanced_flows,
                 settings: settings.clone(),
             })?,
             Self::Nft => nft::open(&place.instance, place.ipv4_length, settings)?,

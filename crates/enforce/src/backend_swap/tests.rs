@@ -29,6 +29,7 @@ fn over(before: DryRun) -> BackendSwap {
             pin_root: PathBuf::new(),
             ipv4_length: None,
             room: Default::default(),
+            balanced_flows: None,
             settings: Settings {
                 interfaces: Vec::new(),
                 backend: BackendChoice::DryRun,

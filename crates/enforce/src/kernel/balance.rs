@@ -68,6 +68,10 @@ impl Forwarder for Kernel {
         Ok(())
     }
 
+    fn flows(&self) -> Option<u32> {
+        Some(self.tables().current.balancer.flows())
+    }
+
     fn known_reals(&self) -> Result<HashMap<u64, KnownReal>, Error> {
         Ok(self.tables().current.balancer.known_reals()?)
     }

@@ -12,6 +12,7 @@ use std::{
 use weir_bpf::{
     BanCounts, Generation, Geometry, JiffyClock, Options,
     attachment::Hook,
+    balance::DEFAULT_FLOWS,
     events::EventReader,
     fault,
     pins::InstanceDir,
@@ -45,6 +46,9 @@ pub struct KernelConfig {
     /// Bans that are about to come. New tables begin with this room: each growth
     /// costs some 0.2 s of the verifier.
     pub room: BanCounts,
+    /// The flows of pools that are to find room, if the tables are new; `None`: as many as
+    /// do without a word.
+    pub balanced_flows: Option<u32>,
     /// The settings, which may change later.
     pub settings: Settings,
 }
@@ -162,6 +166,7 @@ fn first_generation(
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,
         flow_jiffies: 0,
+        balanced_flows: config.balanced_flows.unwrap_or(DEFAULT_FLOWS),
         drop_innocent: false,
     };
     let first = Generation::create(number, &options, None)?;

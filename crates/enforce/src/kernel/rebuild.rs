@@ -217,6 +217,7 @@ impl Kernel {
             class_lines,
             started: self.clock.now(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
+            balanced_flows: self.tables().current.balancer.flows(),
             drop_innocent: false,
         };
         let dir = self.instance.generation(number);

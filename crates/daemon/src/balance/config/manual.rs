@@ -26,6 +26,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 Is("false"),
                 "With true, weir adds the virtual addresses to the interface itself, once nobody else on the segment has them, and announces them. Of several weirs with one configuration only one may.",
             ),
+            key(
+                "flows",
+                Is("65536"),
+                "The flows that are remembered and stay with their real when their pool changes: 1024-4194304, made the next power of two. Each takes 32 bytes of the kernel's memory, used or not: 2 MiB as it is, 32 MiB for 1048576. One for sixteen of them may begin on each processor in 256 timer ticks (about a second). The table is made with the first start of an instance; with another number it stays, and an alert says so, until weir is stopped, weir detach forgets all flows, and weir is started.",
+            ),
         ],
     },
     Table {
