@@ -4,6 +4,8 @@
 
 #[path = "root_balance/acl.rs"]
 mod acl;
+#[path = "root_balance/added.rs"]
+mod added;
 #[path = "common/bind.rs"]
 mod bind;
 #[path = "root_balance/capacity.rs"]

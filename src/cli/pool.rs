@@ -1,11 +1,11 @@
-//! `weir pool`
+//! `weir pool` and `weir real`
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Common, ExitAnswer, client::quote, show};
 
-/// Drain, disable or enable a real of a pool, or change its weight
+/// Drain, disable or enable a real of a pool, change its weight, add or delete one
 ///
 /// A real is a server of a pool. A change holds at once, over reloads, restarts and
 /// crashes, until it is taken back or the real leaves the configuration.
@@ -24,6 +24,27 @@ pub enum RealVerb {
         /// 0-1000, beside those of the others; or "default", the configuration's
         #[arg(value_parser = parse_weight)]
         weight: Weight,
+    },
+    /// Add a real to a pool; it takes flows once a check of it has succeeded
+    ///
+    /// Flows that other reals have stay there, and of new flows the new real gets its share.
+    Add {
+        #[command(flatten)]
+        real: Real,
+        /// Its other keys, as a table of `reals` in weir.toml(5) has them, such as weight=2
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        /// Print the answer as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a real that was added by a command; its connections break: drain it first
+    Del {
+        #[command(flatten)]
+        real: Real,
+        /// Print the answer as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -53,32 +74,252 @@ fn parse_weight(text: &str) -> Result<Weight, String> {
 
 pub fn change(common: &Common, verb: &RealVerb) -> anyhow::Result<ExitAnswer> {
     let (real, change) = match verb {
+        RealVerb::Add { real, keys, json } => return add_real(common, real, keys, *json),
+        RealVerb::Del { real, json } => return delete_real(common, real, *json),
         RealVerb::Drain(real) => (real, json!({ "mode": "draining" })),
         RealVerb::Disable(real) => (real, json!({ "mode": "disabled" })),
         RealVerb::Enable(real) => (real, json!({ "mode": "enabled" })),
         RealVerb::Weight { real, weight } => (real, json!({ "weight": weight.0 })),
     };
-    let pool = quote(&real.pool).replace('/', "%2F");
-    let path = format!("/v1/pools/{pool}/reals/{}", real.address);
+    let path = format!("{}/reals/{}", path_of(&real.pool), real.address);
     let answer = common.client().post(&path, &change)?.ok()?;
-    let now = &answer["real"];
-    show::line(format!(
+    show::line(shown(real, &answer["real"]))?;
+    warn(&answer);
+    Ok(ExitAnswer::Done)
+}
+
+fn path_of(pool: &str) -> String {
+    format!("/v1/pools/{}", quote(pool).replace('/', "%2F"))
+}
+
+fn shown(real: &Real, now: &Value) -> String {
+    format!(
         "{} of pool {}: {}, weight {}, {}",
         real.address,
         weir_daemon::escape(&real.pool),
         show::text(&now["mode"]),
         now["weight"],
         show::text(&now["state"]),
-    ))?;
-    if let Some(warning) = answer["warning"].as_str() {
+    )
+}
+
+/// Says what is not on disk, and what is probably not meant.
+fn warn(answer: &Value) {
+    let warnings = array(&answer["warnings"]).iter();
+    for warning in answer["warning"]
+        .as_str()
+        .into_iter()
+        .chain(warnings.filter_map(Value::as_str))
+    {
         eprintln!("warning: {}", weir_daemon::escape(warning));
     }
+}
+
+/// Prints the answer, or this line in its place.
+fn answered(
+    answer: &Value,
+    json: bool,
+    line: impl FnOnce() -> String,
+) -> anyhow::Result<ExitAnswer> {
+    match json {
+        true => show::json(answer)?,
+        false => show::line(line())?,
+    }
+    warn(answer);
     Ok(ExitAnswer::Done)
 }
 
-/// Show the pools of servers behind virtual addresses
+fn add_real(
+    common: &Common,
+    real: &Real,
+    keys: &[String],
+    json: bool,
+) -> anyhow::Result<ExitAnswer> {
+    let mut table = table("real", keys.iter().map(String::as_str))?;
+    table.insert("address".to_owned(), real.address.to_string().into());
+    let path = format!("{}/reals", path_of(&real.pool));
+    let answer = common.client().post(&path, &Value::Object(table))?.ok()?;
+    answered(&answer, json, || shown(real, &answer["real"]))
+}
+
+fn delete_real(common: &Common, real: &Real, json: bool) -> anyhow::Result<ExitAnswer> {
+    let path = format!("{}/reals/{}", path_of(&real.pool), real.address);
+    let answer = common.client().delete(&path)?.ok()?;
+    answered(&answer, json, || {
+        let pool = weir_daemon::escape(&real.pool);
+        format!("{} of pool {pool}: deleted", real.address)
+    })
+}
+
+/// Keys whose value is a number, where it looks like one …
+const NUMBERS: [&str; 7] = [
+    "weight",
+    "port",
+    "rise",
+    "fall",
+    "gue_port",
+    "max_connections",
+    "max_connections_per_client",
+];
+/// … and those whose value is true or false.
+const BOOLEANS: [&str; 3] = ["vip", "require_answer", "transparent"];
+
+/// What was typed as KEY=VALUE, with the type that the key has; in brackets, braces or
+/// quotes as in weir.toml(5).
+fn pair(of: &str, text: &str) -> anyhow::Result<(String, Value)> {
+    let Some((key, typed)) = text.split_once('=') else {
+        anyhow::bail!("{of} has {text:?}; allowed: KEY=VALUE such as \"weight=2\"");
+    };
+    let (key, typed) = (key.trim(), typed.trim());
+    let value = match typed {
+        _ if typed.starts_with(['[', '{', '"', '\'']) => toml_value(&format!("{of} {key}"), typed)?,
+        "true" | "false" if BOOLEANS.contains(&key) => (typed == "true").into(),
+        _ if NUMBERS.contains(&key) => match typed.parse::<i64>() {
+            Ok(number) => number.into(),
+            Err(_) => typed.into(),
+        },
+        _ => typed.into(),
+    };
+    Ok((key.to_owned(), value))
+}
+
+fn toml_value(of: &str, text: &str) -> anyhow::Result<Value> {
+    let read = toml::from_str::<Map<String, Value>>(&format!("value = {text}"));
+    let mut read = read.map_err(|error| {
+        anyhow::anyhow!(
+            "{of}: {text} is no value as in weir.toml: {}",
+            error.message()
+        )
+    })?;
+    Ok(read.remove("value").unwrap_or_default())
+}
+
+fn table<'a>(of: &str, pairs: impl Iterator<Item = &'a str>) -> anyhow::Result<Map<String, Value>> {
+    let mut table = Map::new();
+    for text in pairs {
+        let (key, value) = pair(of, text)?;
+        anyhow::ensure!(
+            table.insert(key.clone(), value).is_none(),
+            "{of} has {key} twice; allowed: once"
+        );
+    }
+    Ok(table)
+}
+
+/// `ADDRESS[,KEY=VALUE,…]`, or a table as in weir.toml.
+fn real_table(of: &str, text: &str) -> anyhow::Result<Value> {
+    if text.starts_with('{') {
+        return toml_value(of, text);
+    }
+    let (address, keys) = text.split_once(',').unwrap_or((text, ""));
+    let mut table = table(of, keys.split(',').filter(|text| !text.is_empty()))?;
+    anyhow::ensure!(
+        table.insert("address".to_owned(), address.into()).is_none(),
+        "{of} {text} has two addresses; allowed: ADDRESS[,weight=N]"
+    );
+    Ok(Value::Object(table))
+}
+
+/// What a pool is to be, with the keys of `[pool.NAME]` in weir.toml(5).
+#[derive(clap::Args)]
+pub struct New {
+    /// The name of the pool
+    name: String,
+    /// The virtual addresses, IPv4 and IPv6
+    #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDR")]
+    vip: Vec<String>,
+    /// The ports that it serves, such as 80/tcp, 443/udp or 8000-8003/tcp
+    #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "PORT")]
+    port: Vec<String>,
+    /// The reals: each an address, with keys behind it such as 192.0.2.11,weight=2
+    #[arg(long, required = true, num_args = 1.., value_name = "ADDR[,KEY=VALUE…]")]
+    real: Vec<String>,
+    /// How a new flow finds its real, such as maglev or round-robin
+    #[arg(long)]
+    method: Option<String>,
+    /// How packets reach the reals: l2, ipip, gue or proxy
+    #[arg(long)]
+    forward: Option<String>,
+    /// The health check, such as http=/healthz,interval=1s; or a table as in weir.toml
+    #[arg(long, value_name = "KEY=VALUE[,…]")]
+    check: Option<String>,
+    /// Who takes new flows while no real does: another pool, or a real as with --real
+    #[arg(long, num_args = 1.., value_name = "POOL|ADDR[,…]")]
+    emergency: Vec<String>,
+    /// Another key of [pool.NAME], such as slow_start=30s or 'acl=["allow country:DE"]'
+    #[arg(long, num_args = 1.., value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl New {
+    fn body(&self) -> anyhow::Result<Value> {
+        let mut pool = table("--set", self.set.iter().map(String::as_str))?;
+        let reals = |of: &str, reals: &[String]| {
+            let reals = reals.iter().map(|real| real_table(of, real));
+            reals.collect::<anyhow::Result<Vec<_>>>()
+        };
+        let is_address = |text: &String| {
+            let address = text.split(',').next().unwrap_or_default();
+            text.starts_with('{') || address.parse::<std::net::IpAddr>().is_ok()
+        };
+        let check = self
+            .check
+            .as_deref()
+            .map(|text| match text.starts_with('{') {
+                true => toml_value("--check", text),
+                false => Ok(Value::Object(table("--check", text.split(','))?)),
+            });
+        let emergency = match &*self.emergency {
+            [] => None,
+            [pool] if !is_address(pool) => Some(Value::from(pool.as_str())),
+            several => Some(reals("--emergency", several)?.into()),
+        };
+        let keys = [
+            ("name", Some(self.name.as_str().into())),
+            ("vip", Some(self.vip.clone().into())),
+            ("ports", Some(self.port.clone().into())),
+            ("reals", Some(reals("--real", &self.real)?.into())),
+            ("method", self.method.as_deref().map(Value::from)),
+            ("forward", self.forward.as_deref().map(Value::from)),
+            ("check", check.transpose()?),
+            ("emergency", emergency),
+        ];
+        for (key, value) in keys {
+            let Some(value) = value else {
+                continue;
+            };
+            anyhow::ensure!(
+                pool.insert(key.to_owned(), value).is_none(),
+                "--set has {key}, which has an option of its own"
+            );
+        }
+        Ok(Value::Object(pool))
+    }
+}
+
+/// Show the pools of servers behind virtual addresses, add or delete one
 #[derive(Subcommand)]
 pub enum Verb {
+    /// Add a pool to those of the configuration, at once
+    ///
+    /// It has the keys of `[pool.NAME]` in weir.toml(5), and is kept over reloads, restarts
+    /// and crashes until `weir pool del`. Flows of other pools stay where they are. Where the
+    /// configuration later has a pool of this name, or the same port of a virtual address, the
+    /// configuration holds, and an alert says so.
+    Add(New),
+    /// Delete a pool that was added by a command
+    ///
+    /// Its connections end. A pool of the configuration is taken out there.
+    Del {
+        /// The name of the pool
+        name: String,
+        /// Print the answer as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show the pools: what each serves, and how many of its reals live
     List {
         /// Print them as JSON
@@ -96,11 +337,43 @@ pub enum Verb {
 }
 
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
+    match verb {
+        Verb::Add(new) => {
+            let answer = common.client().post("/v1/pools", &new.body()?)?.ok()?;
+            return answered(&answer, new.json, || {
+                let pool = &answer["pool"];
+                format!(
+                    "pool {} is added: {} of {} reals are live",
+                    show::text(&pool["name"]),
+                    pool["live"],
+                    own_reals(pool)
+                )
+            });
+        }
+        Verb::Del { name, json } => {
+            let answer = common.client().delete(&path_of(name))?.ok()?;
+            let line = || format!("pool {} is deleted", weir_daemon::escape(name));
+            return answered(&answer, *json, line);
+        }
+        Verb::List { .. } | Verb::Show { .. } => (),
+    }
     let answer = common.client().get("/v1/pools")?.ok()?;
     let pools = array(&answer["pools"]);
     match verb {
+        Verb::Add(_) | Verb::Del { .. } => (),
         Verb::List { json: true } => show::json(&answer["pools"])?,
-        Verb::List { json: false } => list(pools)?,
+        Verb::List { json: false } => {
+            list(pools)?;
+            for one in array(&answer["not_in_force"]) {
+                let real = one["real"].as_str().map(|real| format!("real {real} of "));
+                eprintln!(
+                    "warning: {}pool {}, added by a command, is not in force: {}",
+                    weir_daemon::escape(&real.unwrap_or_default()),
+                    show::text(&one["pool"]),
+                    show::text(&one["why"])
+                );
+            }
+        }
         Verb::Show { name, json } => {
             let Some(pool) = pools.iter().find(|pool| pool["name"] == *name) else {
                 let names: Vec<_> = pools.iter().map(|pool| show::text(&pool["name"])).collect();
@@ -124,6 +397,12 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     Ok(ExitAnswer::Done)
 }
 
+/// The number of reals that are none for an emergency.
+fn own_reals(pool: &Value) -> usize {
+    let reals = array(&pool["reals"]).iter();
+    reals.filter(|real| real["role"] == "real").count()
+}
+
 fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -138,7 +417,7 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
         .iter()
         .map(|pool| {
             let (services, reals) = (array(&pool["services"]), array(&pool["reals"]));
-            let own = reals.iter().filter(|real| real["role"] == "real").count();
+            let own = own_reals(pool);
             vec![
                 show::text(&pool["name"]),
                 show::text(&pool["method"]),
@@ -148,6 +427,7 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
                 sum(services, "packets"),
                 sum(services, "bytes"),
                 sum(services, "unserved"),
+                show::text(&pool["origin"]),
             ]
         })
         .collect();
@@ -160,6 +440,7 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
         "PACKETS",
         "BYTES",
         "UNSERVED",
+        "FROM",
     ];
     Ok(show::table(&head, &rows)?)
 }
@@ -190,6 +471,7 @@ const REAL: &[Column] = &[
     ("FLOWS", "/flows"),
     ("PACKETS", "/packets"),
     ("BYTES", "/bytes"),
+    ("FROM", "/origin"),
     ("WHY", "/why"),
 ];
 const PROXIED_SERVICE: &[Column] = &[
@@ -218,6 +500,7 @@ const PROXIED_REAL: &[Column] = &[
     ("BYTES-IN", "/proxy/bytes_in"),
     ("BYTES-OUT", "/proxy/bytes_out"),
     ("FAILED", "/proxy/failed"),
+    ("FROM", "/origin"),
     ("WHY", "/why"),
 ];
 

@@ -104,7 +104,7 @@ fn without_daemon(
     let pools: Vec<_> = match (left.as_slice(), silent) {
         ([], _) | (_, Some(_)) => Vec::new(),
         _ => {
-            let config = config::Config::load(&common.config).ok();
+            let config = config::Config::load_with_added(&common.config).ok();
             let pools = config.and_then(|config| config.balance);
             let pools = pools.into_iter().flat_map(|balance| balance.pools);
             pools.map(|pool| pool.name).collect()
@@ -236,8 +236,12 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             .flatten()
             .filter_map(|service| service["unserved"].as_u64())
             .sum();
+        let origin = match pool["origin"] == "added" {
+            true => " (added)",
+            false => "",
+        };
         wrapped(format!(
-            "pool {}: {} of {reals} reals take flows{served_by}, {unserved} packets dropped for want of one",
+            "pool {}{origin}: {} of {reals} reals take flows{served_by}, {unserved} packets dropped for want of one",
             text(&pool["name"]),
             pool["live"],
         ))?;

@@ -54,7 +54,7 @@ fn variant(n: usize) -> String {
     text
 }
 
-/// What is shown of the pools that is no count and no moment.
+/// What is shown of the pools that is no count, no moment and no place of a file.
 fn settings(weir: &Weir) -> Value {
     let mut pools = weir.json(&["pool", "list"]);
     for pool in pools.as_array_mut().unwrap() {
@@ -70,7 +70,9 @@ fn settings(weir: &Weir) -> Value {
             "flows",
             "since",
             "why",
+            "origin",
         ];
+        pool.as_object_mut().unwrap().remove("origin");
         for of in ["services", "reals"] {
             for one in pool[of].as_array_mut().unwrap() {
                 let one = one.as_object_mut().unwrap();

@@ -49,7 +49,7 @@ pub use places::THREADS;
 use places::{Class, Places};
 
 use crate::{
-    balance::Balancer,
+    balance::{Balancer, added::PoolChange},
     identity::Apps,
     jails::JailConfig,
     service::{AllowList, Fail2banState, ListRefreshes, ManualBans, Questions, Refusal},
@@ -131,6 +131,18 @@ pub trait Reload: Send + Sync {
     /// Changes one jail of the configuration in force, until the next reload. On an error
     /// all is as it was.
     fn change_jail(&self, jail: &str, change: &mut JailChange<'_>) -> Result<(), Refusal>;
+
+    /// Adds a pool or a real to those in force, or takes back what was added, and keeps that
+    /// over reloads and restarts. On an error all is as it was.
+    fn change_pools(&self, change: PoolChange) -> Result<PoolsChanged, Refusal>;
+}
+
+/// What came of a change of pools.
+pub struct PoolsChanged {
+    /// Whether it is on disk.
+    pub saved: io::Result<()>,
+    /// What is allowed of it but probably not meant.
+    pub warnings: Vec<String>,
 }
 
 /// What is to be another way in a jail.
@@ -274,7 +286,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All routes of the API; `docs/api.md` has the same.
-const ROUTES: [Route; 33] = [
+const ROUTES: [Route; 37] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -289,8 +301,14 @@ const ROUTES: [Route; 33] = [
     ("GET", "/v1/lists", || get(lists::lists)),
     ("POST", "/v1/lists/{name}/refresh", || post(lists::refresh)),
     ("GET", "/v1/pools", || get(pools::pools)),
+    ("POST", "/v1/pools", || post(pools::add)),
+    ("DELETE", "/v1/pools/{pool}", || delete(pools::remove)),
+    ("POST", "/v1/pools/{pool}/reals", || post(pools::add_real)),
     ("POST", "/v1/pools/{pool}/reals/{real}", || {
         post(pools::change_real)
+    }),
+    ("DELETE", "/v1/pools/{pool}/reals/{real}", || {
+        delete(pools::remove_real)
     }),
     ("GET", "/v1/app", || get(apps::status)),
     ("GET", "/v1/app/programs", || get(apps::programs)),
@@ -342,7 +360,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::Malformed(_) | Self::Address(_) => StatusCode::BAD_REQUEST,
-            Self::Exempt { .. } => StatusCode::CONFLICT,
+            Self::Exempt { .. } | Self::Conflict(_) => StatusCode::CONFLICT,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Backend(weir_enforce::Error::TooDeep(_)) => StatusCode::UNPROCESSABLE_ENTITY,

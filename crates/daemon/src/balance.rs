@@ -3,6 +3,7 @@
 //! (bpf/balance/balance.h), the choice of a real is `weir_core::balance`'s.
 
 mod acl;
+pub mod added;
 mod check;
 pub mod config;
 mod emergency;
@@ -47,6 +48,7 @@ use crate::{
     host::{InterfaceAddress, Mac},
     threads::{self, Pulse, Pulses},
 };
+use added::Added;
 use check::Check;
 use config::{BalanceConfig, Forward, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
@@ -406,17 +408,18 @@ impl Balancer {
         self.follow(&mut state)
     }
 
-    /// What was said of reals that this configuration has no more counts no more. It is in
+    /// What was said of reals that neither this configuration has nor a command has added, in
+    /// force or not, counts no more. The configuration is in
     /// force, and nothing takes it back: a reload that is refused after
     /// [`apply`](Self::apply) would lose the settings otherwise.
-    pub fn forget_settings(&self, config: Option<&BalanceConfig>) {
+    pub fn forget_settings(&self, config: Option<&BalanceConfig>, added: &Added) {
         let mut state = self.state();
         let settings = &mut state.settings;
         let gone = settings.keep(|pool, real| {
             let pools = config.iter().flat_map(|config| &config.pools);
             let pools = pools.filter(|known| known.name == pool);
             let mut reals = pools.flat_map(PoolConfig::own_reals);
-            reals.any(|known| known.address == real)
+            reals.any(|known| known.address == real) || added.names_real(pool, real)
         });
         for (pool, real) in &gone {
             tracing::info!("pool {pool}: what was said of real {real} is forgotten with it");
@@ -663,7 +666,7 @@ impl Balancer {
 }
 
 /// An event about a pool.
-fn event(pool: &str, text: String) -> Event {
+pub fn event(pool: &str, text: String) -> Event {
     let mut event = Event::new(Kind::Pool, Timestamp::now(), text);
     event.pool = Some(pool.to_owned());
     event

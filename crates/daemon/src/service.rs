@@ -84,6 +84,9 @@ pub enum Refusal {
     /// The named object does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// It is there already, or the configuration's.
+    #[error("{0}")]
+    Conflict(String),
     /// The backend cannot do it.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),

@@ -1,4 +1,4 @@
-//! `/v1/pools`: pools of servers, and what is changed of single ones.
+//! `/v1/pools`: pools of servers, those that are added, and what is changed of single ones.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,119 @@ use axum::{
 };
 use serde::{Deserialize, Deserializer};
 
-use super::{Api, error, json};
+use serde_json::{Value, json};
+
+use super::{Api, Named, PoolsChanged, Reload, error, json as read_json, named};
 use crate::{
-    balance::{Change, MAX_WEIGHT, Mode, RealChangeError},
-    service::Refusal,
+    balance::{
+        Change, MAX_WEIGHT, Mode, RealChangeError,
+        added::{AddedPool, AddedReal, PoolChange, Table},
+    },
+    service::{Questions, Refusal},
 };
 
 pub(super) async fn pools(State(api): State<Api>) -> Response {
-    api.ask(move |questions| Ok(serde_json::json!({ "pools": questions.pools()? })))
-        .await
+    api.ask(move |questions| {
+        let pools = questions.pools()?;
+        Ok(json!({ "pools": pools, "not_in_force": questions.pools_not_in_force() }))
+    })
+    .await
+}
+
+/// `POST /v1/pools`: its name, and the keys of `[pool.NAME]`.
+#[derive(Deserialize)]
+struct AddRequest {
+    name: String,
+    #[serde(flatten)]
+    pool: Table,
+}
+
+pub(super) async fn add(State(api): State<Api>, body: Body) -> Response {
+    let AddRequest { name, pool } = match read_json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let shown = name.clone();
+    let change = PoolChange::Add(AddedPool { name, pool });
+    carry_out(api, Ok(change), move |questions| {
+        Ok(json!({ "pool": questions.pool(&shown)? }))
+    })
+    .await
+}
+
+pub(super) async fn remove(State(api): State<Api>, path: Named) -> Response {
+    let name = match named(path) {
+        Ok(name) => name,
+        Err(response) => return response,
+    };
+    let change = PoolChange::Delete(name.clone());
+    carry_out(api, Ok(change), move |_| Ok(json!({ "deleted": name }))).await
+}
+
+pub(super) async fn add_real(State(api): State<Api>, path: Named, body: Body) -> Response {
+    let pool = match named(path) {
+        Ok(name) => name,
+        Err(response) => return response,
+    };
+    let real: Table = match read_json(body).await {
+        Ok(real) => real,
+        Err(response) => return response,
+    };
+    let added = AddedReal { pool, real };
+    let (pool, address) = (added.pool.clone(), added.address());
+    carry_out(api, Ok(PoolChange::AddReal(added)), move |questions| {
+        let pool = questions.pool(&pool)?;
+        let real = pool.reals.into_iter().find(|r| Some(r.address) == address);
+        Ok(json!({ "real": real }))
+    })
+    .await
+}
+
+pub(super) async fn remove_real(State(api): State<Api>, path: Real) -> Response {
+    let (pool, real) = match path {
+        Ok(UrlPath(path)) => path,
+        Err(rejection) => return error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    let address = address(&real);
+    let deleted = address
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let change = address.map(|address| PoolChange::DeleteReal(pool.clone(), address));
+    carry_out(api, change, move |_| {
+        Ok(json!({ "pool": pool, "deleted": deleted }))
+    })
+    .await
+}
+
+/// Makes a change, and answers with what `shows` says then and whether it is on disk.
+async fn carry_out(
+    api: Api,
+    change: Result<PoolChange, Refusal>,
+    shows: impl FnOnce(&Questions) -> Result<Value, Refusal> + Send + 'static,
+) -> Response {
+    let (reloader, questions) = (api.handles.reloader.clone(), api.handles.questions.clone());
+    api.command(move || {
+        let PoolsChanged { saved, warnings } = Reload::change_pools(&*reloader, change?)?;
+        let mut answer = shows(&questions)?;
+        let warning = saved
+            .as_ref()
+            .err()
+            .map(|error| format!("not saved: {error}"));
+        answer["saved"] = saved.is_ok().into();
+        answer["warning"] = warning.into();
+        answer["warnings"] = warnings.into();
+        Ok(answer)
+    })
+    .await
+}
+
+fn address(text: &str) -> Result<IpAddr, Refusal> {
+    let address = text.parse::<IpAddr>().map(|address| address.to_canonical());
+    address.map_err(|_| {
+        let text: String = text.chars().take(64).collect();
+        Refusal::Malformed(format!("{text:?} is no address of a real"))
+    })
 }
 
 /// `POST /v1/pools/POOL/reals/REAL`
@@ -43,16 +147,13 @@ pub(super) async fn change_real(State(api): State<Api>, path: Real, body: Body) 
         Ok(UrlPath(path)) => path,
         Err(rejection) => return error(StatusCode::BAD_REQUEST, rejection.body_text()),
     };
-    let request: ChangeRequest = match json(body).await {
+    let request: ChangeRequest = match read_json(body).await {
         Ok(request) => request,
         Err(response) => return response,
     };
     let balancer = api.handles.balancer.clone();
     api.command(move || {
-        let address: IpAddr = real.parse().map_err(|_| {
-            let text: String = real.chars().take(64).collect();
-            Refusal::Malformed(format!("{text:?} is no address of a real"))
-        })?;
+        let address = address(&real)?;
         if let Some(Some(weight)) = request.weight
             && weight > MAX_WEIGHT
         {
@@ -68,7 +169,7 @@ pub(super) async fn change_real(State(api): State<Api>, path: Real, body: Body) 
             RealChangeError::NotFound(message) => Refusal::NotFound(message),
             RealChangeError::Backend(error) => error.into(),
         })?;
-        Ok(serde_json::json!({
+        Ok(json!({
             "real": real,
             "saved": saved.is_ok(),
             "warning": saved.err().map(|error| format!("not saved: {error}")),

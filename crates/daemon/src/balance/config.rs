@@ -1,6 +1,7 @@
 //! `[balance]` and `[pool.NAME]`: virtual addresses, and the servers behind them.
 
 mod acl;
+mod added;
 mod check;
 mod command;
 mod emergency;
@@ -29,6 +30,7 @@ use weir_proxy::Limits;
 
 use super::proxy_config;
 use crate::host::{HostFacts, InterfaceAddress};
+pub(crate) use added::{read_pool, read_real};
 pub use check::{CheckConfig, CheckKind, HttpConfig, UdpConfig};
 pub use emergency::Emergency;
 pub(crate) use manual::MANUAL;
@@ -81,9 +83,21 @@ pub struct PoolConfig {
     pub forward: Forward,
     /// The health check of the reals.
     pub check: CheckConfig,
+    /// The place in the configuration, as `file:line`; `None`: a command has added the pool.
+    pub place: Option<String>,
 }
 
 impl BalanceConfig {
+    /// What of it the files of the configuration say, without what commands have added.
+    pub(crate) fn of_files(&self) -> Option<Self> {
+        let mut config = self.clone();
+        config.pools.retain(|pool| pool.place.is_some());
+        for pool in &mut config.pools {
+            pool.reals.retain(|real| real.place.is_some());
+        }
+        (config.interface.is_some() || !config.pools.is_empty()).then_some(config)
+    }
+
     /// Does the packet path forward, and not the proxy alone?
     pub(crate) fn forwards(&self) -> bool {
         self.interface.is_some()
@@ -229,6 +243,8 @@ pub struct RealConfig {
     /// The part of its QUIC connection IDs by which its connections are known wherever
     /// their client goes; `None`: they are known by addresses and ports alone.
     pub quic_server_id: Option<ServerId>,
+    /// The place in the configuration, as `file:line`; `None`: a command has added the real.
+    pub place: Option<String>,
 }
 
 /// Ports of this host that are answered on it, by the table that names them.
@@ -278,8 +294,8 @@ pub(crate) fn read(
             "[pool] without [balance], which names the interface of its reals; allowed without it: pools with forward = \"proxy\"",
         );
     }
-    emergency::check(root, &pools, &stand_ins);
     if balance.is_none() && pools.is_empty() {
+        emergency::check(root, &pools, &stand_ins);
         return None;
     }
     let (balance_line, interface, announce, flows) = match balance {
@@ -287,39 +303,7 @@ pub(crate) fn read(
         None => (line, None, false, DEFAULT_FLOWS),
     };
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    let most = [
-        (pools.len(), MAX_POOLS, "pools"),
-        (
-            pools.iter().map(|p| p.own_reals().count()).sum(),
-            MAX_REALS,
-            "reals",
-        ),
-        (
-            pools.iter().map(|p| p.vips.len() * p.ports.len()).sum(),
-            MAX_SERVICES,
-            "virtual addresses with a port",
-        ),
-    ];
-    for (count, most, what) in most {
-        if count > most {
-            root.error(
-                balance_line,
-                format!("[balance] has {count} {what}; allowed: at most {most}"),
-            );
-        }
-    }
-    let vips: BTreeSet<_> = pools.iter().flat_map(|pool| &pool.vips).collect();
-    for pool in &pools {
-        for real in pool.own_reals().filter(|r| vips.contains(&r.address)) {
-            root.error(
-                balance_line,
-                format!(
-                    "address in [pool.{}.reals] is {}, a virtual address; allowed: the real's own address",
-                    pool.name, real.address
-                ),
-            );
-        }
-    }
+    check_together(root, balance_line, &pools, &stand_ins);
     let config = BalanceConfig {
         interface,
         announce,
@@ -327,7 +311,7 @@ pub(crate) fn read(
         threads,
         pools,
     };
-    warn_of_host(&config, &host.addresses(), warnings);
+    warn_of_host(&config, &config.pools, &host.addresses(), warnings);
     let proxied = config.pools.iter().filter_map(|pool| match &pool.forward {
         Forward::Proxy(limits) => Some((pool.ports.as_slice(), limits)),
         _ => None,
@@ -336,12 +320,58 @@ pub(crate) fn read(
     Some(config)
 }
 
+/// What pools must have or be together. `stand_ins`: which pool names another one for an
+/// emergency, on which line.
+fn check_together(
+    root: &Section<'_, '_>,
+    line: usize,
+    pools: &[PoolConfig],
+    stand_ins: &[(String, usize)],
+) {
+    emergency::check(root, pools, stand_ins);
+    let services = pools.iter().map(|pool| pool.vips.len() * pool.ports.len());
+    let most = [
+        (pools.len(), MAX_POOLS, "pools"),
+        (
+            pools.iter().map(|p| p.own_reals().count()).sum(),
+            MAX_REALS,
+            "reals",
+        ),
+        (
+            services.sum(),
+            MAX_SERVICES,
+            "virtual addresses with a port",
+        ),
+    ];
+    for (count, most, what) in most {
+        if count > most {
+            root.error(
+                line,
+                format!("[balance] has {count} {what}; allowed: at most {most}"),
+            );
+        }
+    }
+    let vips: BTreeSet<_> = pools.iter().flat_map(|pool| &pool.vips).collect();
+    for pool in pools {
+        for real in pool.own_reals().filter(|r| vips.contains(&r.address)) {
+            root.error(
+                line,
+                format!(
+                    "address in [pool.{}.reals] is {}, a virtual address; allowed: the real's own address",
+                    pool.name, real.address
+                ),
+            );
+        }
+    }
+}
+
 /// Virtual addresses of a pool of which each has a warning of its own.
 const MOST_WARNINGS: usize = 16;
 
-/// What is no mistake, and serves nobody on this host as it is now.
+/// What is no mistake, and serves nobody on this host as it is now, of these pools.
 fn warn_of_host(
     config: &BalanceConfig,
+    pools: &[PoolConfig],
     addresses: &[InterfaceAddress],
     warnings: &mut Vec<String>,
 ) {
@@ -351,7 +381,7 @@ fn warn_of_host(
         return;
     }
     let here_on_any: BTreeSet<_> = addresses.iter().map(|one| one.address).collect();
-    for pool in &config.pools {
+    for pool in pools {
         // One that weir holds itself comes with it.
         let is_missing = |vip: &&IpAddr| !config.announce && !here_on_any.contains(*vip);
         let missing: Vec<_> = pool.vips.iter().filter(is_missing).collect();
@@ -468,6 +498,7 @@ fn pool(
         udp_timeout,
         forward,
         check,
+        place: Some(section.full_place(line)),
     });
     if let Some(pool) = &pool {
         pool.check_proxy(&section, line);
@@ -683,6 +714,7 @@ fn reals(
                     weight,
                     port,
                     quic_server_id,
+                    place: Some(table.full_place(line)),
                 });
             }
         }

@@ -13,6 +13,7 @@ pub(super) fn pool_of(reals: usize, port: u16) -> PoolConfig {
         weight: 1,
         port: None,
         quic_server_id: None,
+        place: None,
     };
     let http = HttpConfig {
         path: "/".to_owned(),
@@ -40,6 +41,7 @@ pub(super) fn pool_of(reals: usize, port: u16) -> PoolConfig {
             fall: 1,
             asks_vips: false,
         },
+        place: None,
     }
 }
 

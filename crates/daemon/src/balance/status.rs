@@ -18,8 +18,10 @@ use crate::host::mac_text;
 /// A pool as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct PoolStatus {
-    /// The name in the configuration.
+    /// The name of the pool.
     pub name: String,
+    /// Where the configuration has it, as `file:line`, or `added`: by a command.
+    pub origin: String,
     /// How a new flow finds its real.
     pub method: &'static str,
     /// The way in which packets reach the reals: `l2`, `ipip`, `gue` or `proxy`.
@@ -95,6 +97,8 @@ pub struct RealStatus {
     /// The port at which it serves, where it is not that of each service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Where the configuration has it, as `file:line`, or `added`: by a command.
+    pub origin: String,
     /// `real`, or `emergency`: it takes new flows while no real does.
     pub role: &'static str,
     /// Its share of the flows that are new, as it is now.
@@ -124,6 +128,11 @@ pub struct RealStatus {
     /// The proxy's counters of the real, with `forward` = `proxy`; the packets above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxiedReal>,
+}
+
+/// Where a pool or real comes from, by its place in the configuration.
+fn origin(place: Option<&str>) -> String {
+    place.unwrap_or("added").to_owned()
 }
 
 impl Balancer {
@@ -178,6 +187,7 @@ impl Balancer {
             let reals = reals.collect::<Result<_, _>>()?;
             pools.push(PoolStatus {
                 name: pool.config.name.clone(),
+                origin: origin(pool.config.place.as_deref()),
                 method: pool.config.method.name(),
                 forward: pool.config.forward.name(),
                 live: pool.live(),
@@ -211,6 +221,7 @@ impl Balancer {
         Ok(RealStatus {
             address: real.config.address,
             port: real.config.port,
+            origin: origin(real.config.place.as_deref()),
             role: if real.is_emergency {
                 "emergency"
             } else {

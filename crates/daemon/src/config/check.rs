@@ -138,6 +138,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         app,
         token,
         sinks,
+        added: super::WithAdded::default(),
         warnings,
     };
     if config.denies_nothing() {

@@ -3,6 +3,7 @@
 //! of them. `weir check`, start and reload all come through [`Config::load`], so
 //! they find the same mistakes. How files and keys are read is `weir_config`'s.
 
+mod added;
 mod backend_limits;
 mod check;
 pub mod manual;
@@ -26,7 +27,10 @@ use crate::{
         geofence::GeofenceConfig,
         lists::config::{ListAction, ListConfig},
     },
-    balance::config::{BalanceConfig, CheckKind, PoolConfig},
+    balance::{
+        added::Added,
+        config::{BalanceConfig, CheckKind, PoolConfig},
+    },
     ban_log,
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     fail2ban::Fail2ban,
@@ -37,6 +41,8 @@ use crate::{
     vips::config::{VipsConfig, VrrpConfig},
     watch::config::WatchConfig,
 };
+
+pub use added::{NotInForce, WithAdded};
 
 /// Where the configuration is by default.
 pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
@@ -91,6 +97,8 @@ pub struct Config {
     pub token: Option<TokenConfig>,
     /// The enabled sinks, in the order of the file.
     pub sinks: Vec<SinkConfig>,
+    /// What commands have added to the pools.
+    pub added: WithAdded,
     /// What is allowed but probably not meant.
     pub warnings: Vec<String>,
 }
@@ -102,6 +110,17 @@ impl Config {
     pub fn load(file: &Path) -> Result<Self, ConfigErrors> {
         let files = files::read(file)?;
         check::check(&Part::all(files), &Host)
+    }
+
+    /// The same with the pools and reals that commands have added, as far as they can be in
+    /// force beside the files.
+    ///
+    /// # Errors
+    /// There are mistakes in the files.
+    pub fn load_with_added(file: &Path) -> Result<Self, ConfigErrors> {
+        let config = Self::load(file)?;
+        let added = Added::read(&config.state_dir);
+        Ok(config.with_added(added, &Host))
     }
 
     /// Checks a text that stands for `file`, and nothing beside it.
@@ -158,6 +177,12 @@ impl Config {
     pub fn asks_vips(&self) -> bool {
         let pools = self.balance.iter().flat_map(|balance| &balance.pools);
         { pools }.any(PoolConfig::asks_vips)
+    }
+
+    /// Is there a `[balance]` and no pool yet, so that a command may add the first one?
+    pub fn awaits_pools(&self) -> bool {
+        let mut balance = self.balance.iter();
+        balance.any(|balance| balance.interface.is_some() && balance.pools.is_empty())
     }
 
     /// The virtual addresses that weir holds itself.

@@ -31,7 +31,9 @@ use weir_events::{Event, Kind};
 
 use crate::{
     api::Reload,
+    balance::added::Added,
     config::Config,
+    host::Host,
     instance::{self, Needs},
     log_worker::Workers,
     service::Service,
@@ -57,6 +59,9 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         .map_err(StartError::system("cannot handle signals"))?;
     // Held until the end.
     let lock = instance::lock(&config.state_dir)?;
+    // An earlier daemon writes what commands have added until it has ended.
+    let added = Added::read(&config.state_dir);
+    let config = config.with_added(added, &Host);
     let sockets = Sockets::bind(&config)?;
     mount_bpffs(&config.enforcement)?;
     give_up_privileges(&config)?;
@@ -79,6 +84,7 @@ fn give_up_privileges(config: &Config) -> Result<(), StartError> {
     let raw_sockets = config.enforcement.backend == BackendChoice::Ipset
         || !config.vips().is_empty()
         || config.asks_vips()
+        || config.awaits_pools()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
     instance::drop_privileges(Needs {

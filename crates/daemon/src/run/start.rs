@@ -11,7 +11,7 @@ use weir_events::alerts::Alerts;
 
 use super::{reload, start_error::StartError};
 use crate::{
-    config::Config,
+    config::{Config, WithAdded},
     expiry::{ExpiredBan, Expiries},
     interfaces::{ProtectedInterfaces, config::Enforcement},
     service::Service,
@@ -140,7 +140,8 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     reload::put_rules(&service, &service.config.get())?;
     service.backend.attach()?;
     let config = service.config.get();
-    service.balancer.forget_settings(config.balance.as_ref());
+    reload::forget_settings(&service, &config);
+    reload::tell_of_added(&service, &WithAdded::default(), &config.added);
     for portion in rewrite.chunks(PORTION) {
         let saved = service.store.remember_now(
             portion

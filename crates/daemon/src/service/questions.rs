@@ -32,7 +32,7 @@ use crate::{
     balance::{Balancer, PoolStatus},
     ban_log,
     bans::Bans,
-    config::Config,
+    config::{Config, NotInForce},
     current::Current,
     decoy::Decoy,
     identity::{AppStatus, Apps, ProgramStatus, ShortLived, WhyProgram},
@@ -380,6 +380,18 @@ impl Questions {
     /// The pools, with what was counted of them.
     pub fn pools(&self) -> Result<Vec<PoolStatus>, Refusal> {
         Ok(self.balancer.status()?)
+    }
+
+    /// The pool of this name, with what was counted of it.
+    pub fn pool(&self, name: &str) -> Result<PoolStatus, Refusal> {
+        let mut pools = self.pools()?.into_iter();
+        let pool = pools.find(|pool| pool.name == name);
+        pool.ok_or_else(|| Refusal::NotFound(format!("there is no pool {}", crate::escape(name))))
+    }
+
+    /// What commands have added to the pools that is not in force.
+    pub fn pools_not_in_force(&self) -> Vec<NotInForce> {
+        self.config.get().added.not_in_force.clone()
     }
 
     /// The whole picture.

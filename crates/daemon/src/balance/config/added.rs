@@ -1,0 +1,118 @@
+//! Pools and reals that commands add to those of the files, read by the code that reads the
+//! files.
+
+use weir_config::Section;
+
+use super::{
+    Answering, BalanceConfig, PoolConfig, REALS, Taken, check_together, emergency, pool, quic,
+    reals, warn_of_host,
+};
+use crate::host::HostFacts;
+
+/// The pools of `base` and those of `root`, which has nothing else.
+pub(crate) fn read_pool(
+    root: &mut Section<'_, '_>,
+    base: Option<&BalanceConfig>,
+    host: &dyn HostFacts,
+    answering: &Answering<'_>,
+    lists: &[&str],
+    warnings: &mut Vec<String>,
+) -> BalanceConfig {
+    let mut config = base.cloned().unwrap_or_else(|| BalanceConfig {
+        interface: None,
+        announce: false,
+        flows: weir_enforce::DEFAULT_FLOWS,
+        threads: None,
+        pools: Vec::new(),
+    });
+    let mut taken = taken(&config.pools);
+    let (mut added, mut stand_ins) = (Vec::new(), Vec::new());
+    for (name, section) in root.named_sections("pool") {
+        if let Some(known) = config.pools.iter().find(|pool| pool.name == name) {
+            root.error(section.line(), there_is(known));
+        }
+        stand_ins.extend(emergency::named_line(&name, &section));
+        added.extend(pool(name, section, &mut taken, answering, lists, warnings));
+    }
+    for pool in &mut added {
+        pool.place = None;
+        pool.reals.iter_mut().for_each(|real| real.place = None);
+    }
+    if config.interface.is_none() && added.iter().any(|pool| !pool.is_proxied()) {
+        root.error(
+            0,
+            "the configuration has no [balance], which names the interface of the reals; allowed without it: pools with forward = \"proxy\"",
+        );
+    }
+    warn_of_host(&config, &added, &host.addresses(), warnings);
+    config.pools.extend(added);
+    config.pools.sort_by(|a, b| a.name.cmp(&b.name));
+    check_together(root, 0, &config.pools, &stand_ins);
+    config
+}
+
+/// The pools of `base`, of which `name` has the reals of `root` as well.
+pub(crate) fn read_real(
+    root: &mut Section<'_, '_>,
+    base: Option<&BalanceConfig>,
+    name: &str,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> Option<BalanceConfig> {
+    let mut config = base?.clone();
+    let at = config.pools.iter().position(|pool| pool.name == name)?;
+    let of = format!("[pool.{name}]");
+    for (_, mut section) in root.named_sections("pool") {
+        let (pool, line) = (&mut config.pools[at], section.line());
+        let others: Vec<_> = pool.own_reals().cloned().collect();
+        let is_proxied = pool.is_proxied();
+        let mut added = reals(&mut section, &of, "reals", REALS, is_proxied, &others);
+        for real in &mut added {
+            real.place = None;
+            if let Some(known) = others.iter().find(|known| known.address == real.address) {
+                let place = known.place.as_deref().unwrap_or("added by a command");
+                section.error(
+                    line,
+                    format!("{of} has {} already ({place})", known.address),
+                );
+            }
+        }
+        pool.reals.extend(added.iter().cloned());
+        pool.check_proxy(&section, line);
+        quic::check(pool, &section, line, warnings);
+        section.finish();
+        let shown = PoolConfig {
+            vips: Vec::new(),
+            emergency: None,
+            reals: added,
+            ..pool.clone()
+        };
+        warn_of_host(&config, &[shown], &host.addresses(), warnings);
+    }
+    check_together(root, 0, &config.pools, &[]);
+    Some(config)
+}
+
+/// Says that there is such a pool, and where.
+pub(crate) fn there_is(known: &PoolConfig) -> String {
+    match &known.place {
+        Some(place) => format!(
+            "there is a pool {} in the configuration already ({place})",
+            known.name
+        ),
+        None => format!("there is a pool {} already, added by a command", known.name),
+    }
+}
+
+/// What these pools serve.
+fn taken(pools: &[PoolConfig]) -> Taken {
+    let mut taken = Taken::new();
+    for pool in pools {
+        for vip in &pool.vips {
+            let keys =
+                { pool.ports.iter() }.map(|(protocol, port)| (*vip, protocol.number(), *port));
+            taken.extend(keys.map(|key| (key, pool.name.clone())));
+        }
+    }
+    taken
+}
