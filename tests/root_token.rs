@@ -7,6 +7,8 @@ mod app_rules;
 mod common;
 #[path = "root_token/conditions.rs"]
 mod conditions;
+#[path = "root_token/datagrams.rs"]
+mod datagrams;
 #[path = "root_token/frames.rs"]
 mod frames;
 #[path = "root_token/gateway.rs"]

@@ -509,3 +509,57 @@ fn tshark_shows_each_part_of_a_token() {
         assert!(lines[0][7..].iter().all(|text| text.is_empty()), "{text}");
     }
 }
+
+#[test]
+fn tshark_shows_the_token_of_a_datagram() {
+    if let Some(why) = weir_netlab::missing(&["tshark"]) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let lab = Lab::new();
+    let token = TokenOption {
+        version: VERSION,
+        key_id: 3,
+        epoch: epoch_at(SECONDS.into()) as u16,
+        tag: [0xab; 4],
+        mac: [0xcd; 8],
+    };
+    let udp = [0, 7, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
+    let ipv4 = |options: &[u8]| {
+        let words = 5 + options.len() as u8 / 4;
+        let length = words * 4 + udp.len() as u8;
+        let mut packet = vec![0x40 | words, 0, 0, length, 0, 0, 0x40, 0, 64, 17, 0, 0];
+        packet.extend([192, 0, 2, 1, 192, 0, 2, 9]);
+        packet.extend([options, &udp].concat());
+        packet
+    };
+    let ipv6 = |first: u8, extension: &[u8]| {
+        let length = (extension.len() + udp.len()) as u8;
+        let mut packet = vec![0x60, 0, 0, 0, 0, length, first, 64];
+        packet.extend([[0x20; 16], [0x21; 16]].concat());
+        packet.extend([extension, &udp].concat());
+        packet
+    };
+    let packets = [
+        ipv4(&token.ipv4_bytes()),
+        ipv6(60, &token.ipv6_header()),
+        ipv4(&[]),
+        ipv6(17, &[]),
+    ];
+    let packets: Vec<_> = packets.into_iter().map(|packet| (0, packet)).collect();
+    let file = lab.write("udp.pcap", &pcap(1, true, &packets));
+    let shown = Command::new("tshark")
+        .args(["-X", "lua_script:dist/wireshark/weir-token.lua", "-T"])
+        .args(["fields", "-E", "separator=|", "-Y", "weir_token", "-r"])
+        .arg(&file)
+        .args(["frame.number", "weir_token.key", "weir_token.mac"].map(|name| format!("-e{name}")))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(shown.status.success() && !said.contains("Lua"), "{said}");
+    let mac = "cd".repeat(8);
+    assert_eq!(
+        String::from_utf8_lossy(&shown.stdout),
+        format!("1|3|{mac}\n2|3|{mac}\n")
+    );
+}

@@ -159,6 +159,7 @@ fn through_others(report: &mut Report) -> anyhow::Result<()> {
                     instance: format!("bench-{}", std::process::id()),
                     pin_root: kernel::DEFAULT_ROOT.into(),
                     ipv4_length: None,
+                    balanced_flows: None,
                     room: Default::default(),
                     settings: Instance::new().0.settings.clone(),
                 };

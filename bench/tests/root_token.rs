@@ -43,6 +43,10 @@ fn root_every_way_of_signing_carries_what_is_sent() {
                 compared(format!("stream {number} {name}{family}"), base.clone());
             }
         }
+        for level in ["strict", "signed", "ip-option"] {
+            let base = format!("datagrams none{family}");
+            compared(format!("datagrams {level}{family}"), base);
+        }
         for load in ["unsigned stream 1", "unsigned queries"] {
             let base = format!("{load} strict{family}");
             compared(format!("target {load} tcp-option{family}"), base);

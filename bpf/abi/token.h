@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Tokens: what a SYN carries to prove which program began the connection. How the MAC is
- * made is said in docs/guide/token.md, and in crates/token, which is the reference. */
+/* Tokens: what a SYN, or a UDP datagram, carries to prove which program sends it. How the
+ * MAC is made is said in docs/guide/token.md, and in crates/token, which is the
+ * reference. */
 #ifndef WEIR_ABI_TOKEN_H
 #define WEIR_ABI_TOKEN_H
 
@@ -14,6 +15,12 @@
 #define TOKEN_KIND  254
 #define TOKEN_EXID  0x7765
 #define TOKEN_BYTES 20
+/* Of a datagram: an IPv4 option for experiments, or an option of an IPv6 destination
+ * options header that is passed over by who does not know it (both RFC 4727: number 30).
+ */
+#define TOKEN_IP_KIND 30
+/* That header: next header, length, two bytes of padding, the option. */
+#define TOKEN_EXTENSION 24
 /* An epoch in seconds; the one before and the next one are accepted as well. */
 #define TOKEN_EPOCH 64
 #define TOKEN_SLACK 1
@@ -25,6 +32,8 @@
 #define TOKEN_NETWORKS 65536
 /* In token_network.networks, the number of sign_to among those of requirements. */
 #define TOKEN_SIGN_TO 255
+/* The same of sign_udp_to. */
+#define TOKEN_SIGN_UDP_TO 254
 /* Identities that requirements name, and these for each key. */
 #define TOKEN_IDENTITIES 1024
 #define TOKEN_CLAIMS	 16384
@@ -32,10 +41,19 @@
  * used one goes, and its client begins anew. */
 #define TOKEN_FLOWS 65536
 
+/* Flows of datagrams, of each of three kinds: whose sender has proved himself, that a
+ * program here has begun, and that a requirement only logs. The least recently used goes.
+ */
+#define TOKEN_DATAGRAM_FLOWS 65536
+/* So many seconds after its last token, or the last datagram of the program here, a flow
+ * goes on without. */
+#define TOKEN_DATAGRAM_IDLE 120
+
 /* Refused packets that are kept, of each outcome: the last ones. */
 #define TOKEN_KEPT 64
 
-/* As it stands in the SYN. */
+/* As it stands in the SYN, or in the IP header of a datagram; in IPv6's its length is
+ * without the first two bytes. */
 struct token_option {
 	__u8 kind;
 	__u8 len;
@@ -53,7 +71,7 @@ struct token_statement {
 	__u8 key;
 	__u8 protocol;
 	__u8 zero;
-	__be32 isn; /* the sequence number of the SYN */
+	__be32 isn; /* the sequence number of the SYN; of a datagram 0 */
 	__be64 epoch;
 	__u8 source[16];
 	__u8 dest[16];
@@ -148,6 +166,12 @@ struct token_flow {
 	__u32 used;
 };
 
+/* A flow of datagrams whose sender has proved himself. */
+struct token_datagrams {
+	__u8 identity[16];
+	__u64 at; /* of the last token: CLOCK_BOOTTIME, nanoseconds */
+};
+
 /* An accepted socket, or one that began its connection itself. */
 struct token_accepted {
 	__u8 identity[16];
@@ -160,11 +184,11 @@ struct token_accepted {
 
 /* What becomes of a packet to a port that wants a token. */
 enum token_outcome {
-	TOKEN_VALID,  /* a SYN whose token is right */
-	TOKEN_PROVEN, /* a later packet of such a flow */
+	TOKEN_VALID,  /* a SYN or datagram whose token is right */
+	TOKEN_PROVEN, /* a later packet, or datagram without a token, of such a flow */
 	TOKEN_FREE,   /* of a source of which none is wanted, or of an own connection */
 	/* From here on refused. */
-	TOKEN_MISSING,	 /* a SYN without one */
+	TOKEN_MISSING,	 /* a SYN or datagram without one */
 	TOKEN_MALFORMED, /* options that contradict themselves, or no header */
 	TOKEN_OTHER_VERSION,
 	TOKEN_UNKNOWN_KEY, /* or a key that is retired */
@@ -172,7 +196,8 @@ enum token_outcome {
 	TOKEN_NOT_NAMED,   /* of a program that the requirement does not name */
 	TOKEN_WRONG_MAC,   /* forged, or of another flow */
 	TOKEN_REPLAYED,	   /* the SYN of a connection that has been */
-	TOKEN_NO_FLOW,	   /* a later packet of a flow whose SYN has proved nothing */
+	TOKEN_NO_FLOW,	   /* a later packet of a flow whose SYN has proved nothing, or a
+			    * datagram of one whose last token is too long ago */
 	TOKEN_OUTCOMES,
 };
 
@@ -185,7 +210,8 @@ struct token_refused {
 	__u8 has_token;	 /* `key` and `tag` are those of its token */
 	__u8 key;
 	__u8 tag[4];
-	__u8 pad[4];
+	__u8 protocol; /* IPPROTO_UDP, or else TCP */
+	__u8 pad[3];
 };
 
 /* What the side that signs has counted. */
@@ -195,6 +221,19 @@ enum token_signing {
 	TOKEN_NO_ROOM,	 /* SYNs without: other options are in the way */
 	TOKEN_CHANGED,	 /* packets dropped: another program than the one that signed */
 	TOKEN_SIGNINGS,
+};
+
+/* Datagrams to networks of sign_udp_to. */
+enum token_tagging {
+	TOKEN_T_SIGNED,	   /* with a token */
+	TOKEN_T_NO_SIGNER, /* without: no key, or not one known program */
+	TOKEN_T_TOO_BIG,   /* without: longer than the path or the device takes */
+	TOKEN_T_NO_ROOM,  /* without: other options or extension headers are in the way */
+	TOKEN_T_FRAGMENT, /* without: in fragments */
+	TOKEN_T_REFUSED,  /* without: the kernel made no room, or a frame of another form
+			   */
+	TOKEN_T_BROKEN,	  /* dropped: the kernel failed with a part of it written */
+	TOKEN_T_MAX,
 };
 
 _Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");
@@ -208,6 +247,7 @@ _Static_assert(sizeof(struct token_claimed) == 32, "abi");
 _Static_assert(sizeof(struct token_met) == 24, "abi");
 _Static_assert(sizeof(struct token_flow_key) == 36, "abi");
 _Static_assert(sizeof(struct token_flow) == 24, "abi");
+_Static_assert(sizeof(struct token_datagrams) == 24, "abi");
 _Static_assert(sizeof(struct token_accepted) == 24, "abi");
 _Static_assert(sizeof(struct token_refused) == 56, "abi");
 

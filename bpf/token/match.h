@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* The same for a gateway: a match of iptables (`-m bpf --object-pinned`), which needs no
  * daemon. It matches what a requirement lets pass, by the ports and sources of packets
- * and not of sockets, and nothing else: what is no TCP, what is of no requirement, parts
- * of packets. The packet begins with its IP header.
+ * and not of sockets, and nothing else: what is neither TCP nor UDP, what is of no
+ * requirement, parts of packets. The packet begins with its IP header.
  *
  * A packet of a flow that is known costs one lookup in a hash: its entry notes which
  * requirement names its program, and in which generation of the control, for that is
@@ -14,7 +14,7 @@
 #ifndef WEIR_TOKEN_MATCH_H
 #define WEIR_TOKEN_MATCH_H
 
-#include "token/verify.h"
+#include "token/datagram.h"
 
 #define MATCH 0xffff
 
@@ -28,17 +28,23 @@ int weir_token_match(struct __sk_buff *skb)
 	enum token_outcome outcome;
 	__u32 key, generation, used;
 	__u64 *candidates;
-	int is_syn;
+	int is_syn, is_udp = 0;
 
-	if (!control || read_packet(skb, &packet))
+	if (!control)
 		return 0;
+	if (read_packet(skb, &packet)) {
+		if (read_datagram(skb, &packet))
+			return 0;
+		is_udp = 1;
+	}
 	generation = control->generation;
 	key = bpf_ntohs(packet.flow.dest_port) + (generation & 1 ? 65536 : 0);
-	candidates = bpf_map_lookup_elem(&token_ports, &key);
+	candidates = is_udp ? bpf_map_lookup_elem(&token_udp_ports, &key)
+			    : bpf_map_lookup_elem(&token_ports, &key);
 	if (!candidates || !*candidates)
 		return 0;
 	is_syn = packet.tcp.syn && !packet.tcp.ack;
-	if (!is_syn) {
+	if (!is_syn && !is_udp) {
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
 		used = flow ? flow->used : 0;
 		if (generation && used >> TOKEN_USED_GENERATION == generation)
@@ -55,7 +61,9 @@ int weir_token_match(struct __sk_buff *skb)
 	if (!search.found)
 		return 0;
 	search.found--;
-	if (is_syn) {
+	if (is_udp) {
+		outcome = judge_datagram(skb, &packet, control, search.found);
+	} else if (is_syn) {
 		outcome = verify_syn(skb, &packet, control, search.found);
 	} else if (!flow) {
 		outcome = TOKEN_NO_FLOW;

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* A host proves to another which program began a connection: by a token in the SYN, as a
- * TCP option, which is bound to the flow.
+ * TCP option, which is bound to the flow; or which one sends UDP datagrams, by the same
+ * in their IP headers.
  *
  *   sockops             the SYN of a known program gets its token (sign.h)
  *   cgroup_skb/egress   on such a connection nobody else sends (sign.h)
- *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h)
+ *   tc egress           a datagram of a known program gets its token (tag.h)
+ *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h),
+ *                       and no other datagrams (datagram.h)
+ *   cgroup_skb/egress   datagrams that begin a flow from such a port (datagram.h)
  *   socket filter       the same for iptables on a gateway (match.h)
  *
- * In a control group, not at an interface: there the sender's and the receiver's sockets
- * are known, and packets are whole. */
+ * In a control group, not at an interface, where that is possible: there the sender's and
+ * the receiver's sockets are known, and packets are whole. */
 #include "token/match.h"
-#include "token/sign.h"
+#include "token/tag.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

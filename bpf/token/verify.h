@@ -12,6 +12,7 @@
 #define TCP_SYN_SENT 2
 #define TCP_LISTEN   10
 #define SOCK_STREAM  1
+#define SOCK_DGRAM   2
 /* IPv6 headers before TCP's that are gone through. */
 #define CHAIN	     6
 #define OPTIONS_MOST 40
@@ -97,7 +98,11 @@ struct {
 struct token_packet {
 	struct token_flow_key flow;
 	__u32 transport; /* offset of the TCP header */
+	__u32 token;	 /* of a datagram: offset of its token; 0: it has none */
 	struct tcphdr tcp;
+	__u8 identity[16]; /* whose token it has, if that is right */
+	__u8 protocol;	   /* IPPROTO_TCP or IPPROTO_UDP */
+	__u8 is_bad;	   /* of a datagram: its options contradict themselves */
 	__u8 has_token;
 	__u8 key;
 	__u8 tag[4];
@@ -165,41 +170,46 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct token_packe
 		    bpf_skb_load_bytes(skb, at, &packet->tcp, sizeof(packet->tcp)))
 			return -1;
 	}
+	packet->protocol = IPPROTO_TCP;
 	packet->transport = at;
 	packet->flow.source_port = packet->tcp.source;
 	packet->flow.dest_port = packet->tcp.dest;
 	return 0;
 }
 
-/* The way through the options of a segment. */
+/* The way through the options of a TCP or IPv4 header, or of an IPv6 extension header. */
 struct token_scan {
 	__u8 bytes[64]; /* a power of two: offsets are masked for the verifier */
 	__u32 at;
 	__u32 len;
 	__u32 found; /* offset of the token + 1 */
 	__u32 is_bad;
+	__u32 kind; /* of the option that is looked for */
+	__u32 is_ipv6;
 };
 
 static long scan_option(__u32 number, struct token_scan *scan)
 {
-	__u32 at = scan->at;
-	__u8 kind, len;
+	__u32 at = scan->at, len;
+	__u8 kind;
 
 	if (at >= scan->len)
 		return 1;
 	kind = scan->bytes[at & 63];
-	if (!kind) /* the end of the list */
+	if (!kind && !scan->is_ipv6) /* the end of the list */
 		return 1;
-	if (kind == 1) { /* padding */
+	if (kind + scan->is_ipv6 == 1) { /* padding: 0 in IPv6, else 1 */
 		scan->at = at + 1;
 		return 0;
 	}
 	len = scan->bytes[(at + 1) & 63];
+	if (scan->is_ipv6)
+		len += 2;
 	if (at + 2 > scan->len || len < 2 || at + len > scan->len) {
 		scan->is_bad = 1;
 		return 1;
 	}
-	if (kind == TOKEN_KIND && len >= 4 &&
+	if (kind == scan->kind && len >= 4 &&
 	    scan->bytes[(at + 2) & 63] == TOKEN_EXID >> 8 &&
 	    scan->bytes[(at + 3) & 63] == (TOKEN_EXID & 0xff)) {
 		if (scan->found || len != TOKEN_BYTES) {
@@ -217,7 +227,7 @@ static __noinline enum token_outcome read_option(struct __sk_buff *skb,
 						 const struct token_packet *packet,
 						 struct token_option *option)
 {
-	struct token_scan scan = {};
+	struct token_scan scan = {.kind = TOKEN_KIND};
 	__u32 begin = packet->transport + sizeof(packet->tcp), more;
 
 	if (packet->tcp.doff < 5)
@@ -254,6 +264,55 @@ static __always_inline int is_named(const struct token_control *control,
 	return bits >> (requirement & 63) & 1;
 }
 
+/* Is this token one of the packet that it was read of? TOKEN_VALID: of packet->identity.
+ */
+static __noinline enum token_outcome verify_token(struct token_packet *packet,
+						  const struct token_option *option,
+						  const struct token_control *control,
+						  __u32 requirement)
+{
+	struct token_claim claim = {};
+	struct token_claimed *claimed;
+	union token_input input = {};
+	__u64 epoch, mac;
+	__s16 ahead;
+
+	packet->has_token = 1;
+	packet->key = option->key;
+	__builtin_memcpy(packet->tag, option->tag, sizeof(packet->tag));
+	if (option->version != TOKEN_VERSION)
+		return TOKEN_OTHER_VERSION;
+	if (!(control->keys[option->key >> 6 & 3] >> (option->key & 63) & 1))
+		return TOKEN_UNKNOWN_KEY;
+	epoch = epoch_now();
+	ahead = bpf_ntohs(option->epoch) - (__u16)epoch;
+	if (ahead > TOKEN_SLACK || ahead < -TOKEN_SLACK)
+		return TOKEN_OTHER_EPOCH;
+	__builtin_memcpy(claim.tag, option->tag, sizeof(claim.tag));
+	claim.key_id = option->key;
+	claimed = bpf_map_lookup_elem(&token_claims, &claim);
+	if (!claimed)
+		return TOKEN_NOT_NAMED;
+	input.statement.version = TOKEN_VERSION;
+	input.statement.key = option->key;
+	/* So that a token of the one protocol is none of the other. */
+	input.statement.protocol = packet->protocol;
+	if (packet->protocol == IPPROTO_TCP)
+		input.statement.isn = packet->tcp.seq;
+	input.statement.epoch = bpf_cpu_to_be64(epoch + ahead);
+	__builtin_memcpy(input.statement.source, packet->flow.source, 16);
+	__builtin_memcpy(input.statement.dest, packet->flow.dest, 16);
+	input.statement.source_port = packet->flow.source_port;
+	input.statement.dest_port = packet->flow.dest_port;
+	__builtin_memcpy(&mac, option->mac, sizeof(mac));
+	if (mac != mac_of(&claimed->key, &input))
+		return TOKEN_WRONG_MAC;
+	copy_identity(packet->identity, claimed->identity);
+	if (!is_named(control, packet->identity, requirement))
+		return TOKEN_NOT_NAMED;
+	return TOKEN_VALID;
+}
+
 /* A SYN. TOKEN_VALID: its flow is remembered. */
 static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 						struct token_packet *packet,
@@ -262,46 +321,14 @@ static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 {
 	struct token_option option = {};
 	enum token_outcome outcome = read_option(skb, packet, &option);
-	struct token_claim claim = {};
-	struct token_claimed *claimed;
-	union token_input input = {};
 	struct token_flow flow = {}, *before;
-	__u64 epoch, mac;
-	__s16 ahead;
 
 	if (outcome != TOKEN_VALID)
 		return outcome;
-	packet->has_token = 1;
-	packet->key = option.key;
-	__builtin_memcpy(packet->tag, option.tag, sizeof(packet->tag));
-	if (option.version != TOKEN_VERSION)
-		return TOKEN_OTHER_VERSION;
-	if (!(control->keys[option.key >> 6 & 3] >> (option.key & 63) & 1))
-		return TOKEN_UNKNOWN_KEY;
-	epoch = epoch_now();
-	ahead = bpf_ntohs(option.epoch) - (__u16)epoch;
-	if (ahead > TOKEN_SLACK || ahead < -TOKEN_SLACK)
-		return TOKEN_OTHER_EPOCH;
-	__builtin_memcpy(claim.tag, option.tag, sizeof(claim.tag));
-	claim.key_id = option.key;
-	claimed = bpf_map_lookup_elem(&token_claims, &claim);
-	if (!claimed)
-		return TOKEN_NOT_NAMED;
-	input.statement.version = TOKEN_VERSION;
-	input.statement.key = option.key;
-	input.statement.protocol = IPPROTO_TCP;
-	input.statement.isn = packet->tcp.seq;
-	input.statement.epoch = bpf_cpu_to_be64(epoch + ahead);
-	__builtin_memcpy(input.statement.source, packet->flow.source, 16);
-	__builtin_memcpy(input.statement.dest, packet->flow.dest, 16);
-	input.statement.source_port = packet->flow.source_port;
-	input.statement.dest_port = packet->flow.dest_port;
-	__builtin_memcpy(&mac, option.mac, sizeof(mac));
-	if (mac != mac_of(&claimed->key, &input))
-		return TOKEN_WRONG_MAC;
-	copy_identity(flow.identity, claimed->identity);
-	if (!is_named(control, flow.identity, requirement))
-		return TOKEN_NOT_NAMED;
+	outcome = verify_token(packet, &option, control, requirement);
+	if (outcome != TOKEN_VALID)
+		return outcome;
+	copy_identity(flow.identity, packet->identity);
 	flow.isn = packet->tcp.seq;
 	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
 	if (before && before->isn == flow.isn &&
@@ -361,6 +388,7 @@ static __noinline int keep_refused(const struct token_packet *packet,
 	kept->is_dropped = is_dropped;
 	kept->has_token = packet->has_token;
 	kept->key = packet->key;
+	kept->protocol = packet->protocol;
 	__builtin_memcpy(kept->tag, packet->tag, sizeof(kept->tag));
 	return 0;
 }
@@ -462,26 +490,6 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 					  : TOKEN_NOT_NAMED;
 	}
 	return finish(control, &packet, outcome, search.found);
-}
-
-SEC("cgroup_skb/ingress")
-int weir_token_verify(struct __sk_buff *skb)
-{
-	struct token_control *control = control_get();
-	struct bpf_sock *sk = skb->sk;
-	__u64 *candidates;
-	__u32 key;
-
-	if (!sk || !control)
-		return 1;
-	sk = bpf_sk_fullsock(sk);
-	if (!sk || sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP)
-		return 1;
-	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
-	candidates = bpf_map_lookup_elem(&token_ports, &key);
-	if (!candidates || !*candidates)
-		return 1;
-	return judge_packet(skb, sk, control, *candidates);
 }
 
 #endif

@@ -1,11 +1,13 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Shows the token of weir in a TCP SYN: a field for each part, to filter by. Whether the
+-- Shows the token of weir in a TCP SYN or a UDP datagram: a field for each part, to filter by. Whether the
 -- MAC is right takes the key: weir-token-verify(1) says it.
 --
 --   tshark -X lua_script:weir-token.lua -r capture.pcap -Y weir_token
 --
 -- or copy it to the plugin directory (Help, About Wireshark, Folders, Personal Lua Plugins).
 
+-- Of datagrams: the option's number in IPv4, and in IPv6's destination options.
+local IP_KIND = 30
 local KIND, EXID, BYTES, EPOCH_SECONDS, EPOCH_SLACK = 254, 0x7765, 20, 64, 1
 
 local token = Proto("weir_token", "weir token")
@@ -21,7 +23,7 @@ local fields = {
 token.fields = fields
 
 local experts = {
-	length = ProtoExpert.new("weir_token.bad_length", "A TCP option's length is wrong",
+	length = ProtoExpert.new("weir_token.bad_length", "An option's length is wrong",
 		expert.group.MALFORMED, expert.severity.ERROR),
 	several = ProtoExpert.new("weir_token.several", "More than one token",
 		expert.group.MALFORMED, expert.severity.ERROR),
@@ -32,7 +34,8 @@ local experts = {
 }
 token.experts = experts
 
-local tcp_options = Field.new("tcp.options")
+local tcp_options, udp_length = Field.new("tcp.options"), Field.new("udp.length")
+local ip_header, dest_options = Field.new("ip"), Field.new("ipv6.dstopts")
 
 -- The whole number of the epoch next to `seconds` that has this lower half, and how far
 -- from it that is.
@@ -70,25 +73,26 @@ local function show(range, pinfo, tree)
 	end
 end
 
-function token.dissector(_, pinfo, tree)
-	local options = tcp_options()
-	if not options then
-		return
-	end
-	local range, at, found = options.range, 0, 0
+-- Shows each token among options. `is_ipv6`: padding is 0 there and nothing the end, and
+-- lengths are without kind and length.
+local function walk(range, wanted, is_ipv6, pinfo, tree)
+	local at, found = 0, 0
 	while at < range:len() do
 		local kind = range(at, 1):uint()
-		if kind == 0 then
+		if kind == 0 and not is_ipv6 then
 			return
-		elseif kind == 1 then
+		elseif kind == (is_ipv6 and 0 or 1) then
 			at = at + 1
 		else
 			local left = range:len() - at
 			local len = left >= 2 and range(at + 1, 1):uint() or 0
+			if is_ipv6 then
+				len = len + 2
+			end
 			if len < 2 or len > left then
 				return
 			end
-			if kind == KIND and len >= 4 and range(at + 2, 2):uint() == EXID then
+			if kind == wanted and len >= 4 and range(at + 2, 2):uint() == EXID then
 				found = found + 1
 				show(range(at, len), pinfo, tree)
 				if found == 2 then
@@ -96,6 +100,21 @@ function token.dissector(_, pinfo, tree)
 				end
 			end
 			at = at + len
+		end
+	end
+end
+
+function token.dissector(_, pinfo, tree)
+	local options = tcp_options()
+	if options then
+		walk(options.range, KIND, false, pinfo, tree)
+	elseif udp_length() then
+		local header = ip_header()
+		if header and header.range:len() > 20 then
+			walk(header.range(20), IP_KIND, false, pinfo, tree)
+		end
+		for _, one in ipairs({ dest_options() }) do
+			walk(one.range(2), IP_KIND, true, pinfo, tree)
 		end
 	end
 end

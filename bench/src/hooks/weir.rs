@@ -28,6 +28,7 @@ fn settled(task: &Task, choice: BackendChoice, instance: &str) -> backend_swap::
         instance: instance.to_owned(),
         pin_root: DEFAULT_ROOT.into(),
         ipv4_length: None,
+        balanced_flows: None,
         room: if task.ipv4() {
             BanCounts {
                 v4_hosts: bans,

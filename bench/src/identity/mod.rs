@@ -82,6 +82,10 @@ enum TokenUse {
     Required,
     /// Others than those that are measured, on both sides.
     Elsewhere,
+    /// The client signs its datagrams.
+    DatagramsSigned,
+    /// The client signs its datagrams, and the server takes no others.
+    Datagrams,
 }
 
 impl Through {

@@ -17,6 +17,8 @@ use super::{Load, Through, client::Reached, enforced::Enforced, server, tokens::
 
 /// The queue's number.
 const QUEUE: &str = "17";
+/// The client's device.
+const CLIENT_DEVICE: &str = "c0";
 
 /// A client and a server on one veth pair, and the control group of the client.
 pub struct Site {
@@ -42,7 +44,7 @@ impl Site {
             &["10.9.0.1/24", "2001:db8::1/64"],
             &["10.9.0.2/24", "2001:db8::2/64"],
         )?;
-        let veth = net.veth(&client, "c0", &server, "s0", opts)?;
+        let veth = net.veth(&client, CLIENT_DEVICE, &server, "s0", opts)?;
         // Ports of connections that are over are free at once.
         client.sysctl("ipv4.tcp_tw_reuse", "1")?;
         client.sysctl("ipv4.ip_local_port_range", "2000 65000")?;
@@ -152,10 +154,11 @@ impl<'a> Gate<'a> {
             Through::Weir { .. } | Through::Tokens(_) if site.tokens.is_some() => {
                 let tokens = site.tokens.as_ref().context("they are loaded")?;
                 let gate = Self::Loaded { tokens };
-                tokens.resume(match through {
+                let used = match through {
                     Through::Tokens(used) => Some(used),
                     _ => None,
-                })?;
+                };
+                tokens.resume(used, (client, CLIENT_DEVICE))?;
                 Ok(gate)
             }
             Through::Weir { size, knows } => Ok(Self::Weir {

@@ -37,6 +37,14 @@ const UNSIGNED: &[(&str, Through)] = &[
     (CONDUIT, Through::Tokens(TokenUse::Elsewhere)),
 ];
 
+/// The conduit of UDP: an IPv4 option, or an IPv6 destination options header.
+const DATAGRAMS: &[(&str, Through)] = &[
+    ("none", NONE),
+    (LEVEL, KNOWN),
+    ("signed", Through::Tokens(TokenUse::DatagramsSigned)),
+    ("ip-option", Through::Tokens(TokenUse::Datagrams)),
+];
+
 const fn load(
     name: &'static str,
     args: &'static [&'static str],
@@ -53,7 +61,7 @@ const fn load(
     }
 }
 
-const LOADS: [Load; 5] = [
+const LOADS: [Load; 6] = [
     load("stream 1", &["--load", "stream"], STREAM),
     load("stream 8", &["--load", "stream", "--number", "8"], STREAM),
     Load {
@@ -69,6 +77,11 @@ const LOADS: [Load; 5] = [
         unit: "k/s",
         scale: 1e-3,
         ..load("unsigned queries", &["--load", "query"], UNSIGNED)
+    },
+    Load {
+        unit: "k/s",
+        scale: 1e-3,
+        ..load("datagrams", &["--load", "query"], DATAGRAMS)
     },
 ];
 

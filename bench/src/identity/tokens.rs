@@ -9,12 +9,13 @@ use weir_bpf::{
     token::{self, Claim, Requirement, TokenPolicy},
 };
 use weir_core::Prefix;
+use weir_netlab::Namespace;
 use weir_token::KeyId;
 
 use super::{
     SMALL, TokenUse,
     enforced::{self, Enforced, ROOT},
-    server::{ACCEPT, DISCARD},
+    server::{ACCEPT, DISCARD, ECHO},
 };
 
 /// The key of the client's identity, and what the identity is to the kernel.
@@ -29,8 +30,10 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
     let id = KeyId::MIN.number();
     TokenPolicy {
         sign_to: Vec::new(),
+        sign_udp_to: Vec::new(),
         requirements: vec![Requirement {
             ports: ports.iter().map(|port| (*port, *port)).collect(),
+            udp_ports: Vec::new(),
             networks: None,
             identities: vec![IDENTITY],
             drops: true,
@@ -50,6 +53,8 @@ struct Side {
     tokens: token::Tokens,
     /// Attaches it; the side that verifies if that is said.
     attach: Box<dyn Fn(bool) -> weir_bpf::Result<()>>,
+    /// Puts tokens into datagrams, on the side that signs.
+    tagger: Option<token::Tagger>,
     pins: Vec<PathBuf>,
 }
 
@@ -61,6 +66,7 @@ impl Side {
             pins: enforced::pins(instance)?,
             instance: instance.to_owned(),
             tokens,
+            tagger: loaded.tagger()?,
             attach: Box::new(move |verify| loaded.attach(verify)),
         })
     }
@@ -101,23 +107,45 @@ impl Tokens {
     }
 
     /// Attaches the rules about programs, and the tokens of this use.
-    pub fn resume(&self, used: Option<TokenUse>) -> anyhow::Result<()> {
+    /// Datagrams of the client leave by this device of its namespace.
+    pub fn resume(
+        &self,
+        used: Option<TokenUse>,
+        (client, device): (&Namespace, &str),
+    ) -> anyhow::Result<()> {
         self.enforced.resume()?;
         let Some(used) = used else { return Ok(()) };
         let (signed_to, ports) = match used {
             TokenUse::Elsewhere => (["192.0.2.1", "2001:db8:1::1"], [ELSEWHERE].as_slice()),
             _ => (["10.9.0.2", "2001:db8::2"], [DISCARD, ACCEPT].as_slice()),
         };
-        let signing = TokenPolicy {
-            sign_to: signed_to
-                .iter()
-                .map(|text| text.parse::<Prefix>())
-                .collect::<Result<_, _>>()?,
-            ..TokenPolicy::default()
+        let signed_to: Vec<Prefix> = signed_to
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()?;
+        let is_udp = matches!(used, TokenUse::Datagrams | TokenUse::DatagramsSigned);
+        let signing = match is_udp {
+            true => TokenPolicy {
+                sign_udp_to: signed_to,
+                ..TokenPolicy::default()
+            },
+            false => TokenPolicy {
+                sign_to: signed_to,
+                ..TokenPolicy::default()
+            },
         };
         self.client.resume(&signing, false)?;
+        if let (true, Some(tagger)) = (is_udp, &self.client.tagger) {
+            let index = client.ifindex(device)?;
+            client.enter(|| tagger.attach(index, true))??;
+        }
         match used {
-            TokenUse::Signed => Ok(()),
+            TokenUse::Signed | TokenUse::DatagramsSigned => Ok(()),
+            TokenUse::Datagrams => {
+                let mut policy = requirement(ports);
+                policy.requirements[0].udp_ports = vec![(ECHO, ECHO)];
+                self.server.resume(&policy, true)
+            }
             _ => self.server.resume(&requirement(ports), true),
         }
     }

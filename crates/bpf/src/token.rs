@@ -7,11 +7,13 @@ mod gate;
 mod policy;
 mod programs;
 mod refused;
+mod tagger;
 
 pub use gate::match_pin;
 pub use policy::{Claim, Requirement, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
+pub use tagger::{MAX_INTERFACES, Tagger};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -30,7 +32,7 @@ use crate::{
 
 /// Requirements of one configuration.
 pub const MAX_REQUIREMENTS: usize = abi::TOKEN_REQUIREMENTS as usize;
-/// Networks of all requirements and of `sign_to`.
+/// Networks of all requirements, of `sign_to` and `sign_udp_to`.
 pub const MAX_NETWORKS: usize = abi::TOKEN_NETWORKS as usize / 2;
 /// Identities that requirements name.
 pub const MAX_IDENTITIES: usize = abi::TOKEN_IDENTITIES as usize;
@@ -118,6 +120,25 @@ pub struct SigningCounts {
     pub changed: u64,
 }
 
+/// What became of UDP datagrams to networks of `sign_udp_to`; see `enum token_tagging`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramCounts {
+    /// Datagrams that left with a token; a superpacket of several counts once.
+    pub signed: u64,
+    /// Left without: there is no key, or the socket is not that of one program that is known.
+    pub without_signer: u64,
+    /// Left without: with it they were longer than the device or the path takes.
+    pub too_big: u64,
+    /// Left without: other options or extension headers are in the way.
+    pub without_room: u64,
+    /// Left without: in fragments.
+    pub fragment: u64,
+    /// Left without: the kernel made no room, or their frames have another form.
+    pub refused: u64,
+    /// Dropped: the kernel failed with a part of the token written.
+    pub broken: u64,
+}
+
 /// Its tables, whether or not the programs are attached.
 pub struct Tokens {
     control: MapHandle,
@@ -125,7 +146,9 @@ pub struct Tokens {
     networks: MapHandle,
     signers: MapHandle,
     signings: MapHandle,
+    udp_signings: MapHandle,
     ports: Words,
+    udp_ports: Words,
     requirements: MapHandle,
     claims: MapHandle,
     identities: MapHandle,
@@ -209,11 +232,19 @@ impl Tokens {
         // What is left of one that was refused midway, or whose daemon was killed, has the
         // number of this one.
         self.forget_networks_but(control.generation)?;
-        for prefix in &policy.sign_to {
-            self.put_network(generation << 8 | abi::TOKEN_SIGN_TO, prefix)?;
+        self.forget_leftovers(&control)?;
+        let signed_to = [
+            (&policy.sign_to, abi::TOKEN_SIGN_TO),
+            (&policy.sign_udp_to, abi::TOKEN_SIGN_UDP_TO),
+        ];
+        for (networks, number) in signed_to {
+            for prefix in networks {
+                self.put_network(generation << 8 | number, prefix)?;
+            }
         }
         for port in 0..PORTS {
             self.ports.store(bank * PORTS + port, 0);
+            self.udp_ports.store(bank * PORTS + port, 0);
         }
         let mut met = std::collections::BTreeMap::<IdentityPrefix, u64>::new();
         for (number, requirement) in policy.requirements.iter().enumerate() {
@@ -233,10 +264,13 @@ impl Tokens {
             self.requirements
                 .update(&key, bytes_of(&raw), MapFlags::ANY)
                 .context(|| format!("write requirement {number} of tokens"))?;
-            for (low, high) in &requirement.ports {
-                for port in *low..=*high {
-                    let word = bank * PORTS + usize::from(port);
-                    self.ports.set_bits(word, 1 << number);
+            let both = [
+                (&self.ports, &requirement.ports),
+                (&self.udp_ports, &requirement.udp_ports),
+            ];
+            for (words, ranges) in both {
+                for port in ranges.iter().flat_map(|(low, high)| *low..=*high) {
+                    words.set_bits(bank * PORTS + usize::from(port), 1 << number);
                 }
             }
             for identity in &requirement.identities {
@@ -268,8 +302,9 @@ impl Tokens {
         control.requirements = policy.requirements.len() as u32;
         self.put_control(&control)?;
 
-        // What stays is removed before the next policy is written.
-        let _ = self.forget_networks_but(generation);
+        // The policy is in force: what stays of others is an error all the same, and is
+        // removed before the next one is written.
+        self.forget_networks_but(generation)?;
         remove_stale(&self.claims, |key| {
             let is_there = |key: token_claim| {
                 let is_it = |claim: &Claim| {
@@ -282,6 +317,41 @@ impl Tokens {
         remove_stale(&self.identities, |key| {
             !<IdentityPrefix>::try_from(key).is_ok_and(|key| met.contains_key(&key))
         })
+    }
+
+    /// Removes the identities and claims that a policy has left which was refused midway, or
+    /// whose daemon was killed: those of none that the policy in force names, whose numbers
+    /// the next one would take for its own.
+    fn forget_leftovers(&self, control: &token_control) -> Result<()> {
+        let bank = usize::from(control.generation & 1 == 1);
+        let mut named = std::collections::BTreeSet::new();
+        for key in self.identities.keys() {
+            let what = || "read who meets a requirement of tokens".to_owned();
+            let met = self.identities.lookup(&key, MapFlags::ANY).context(what)?;
+            let met = met.as_deref().and_then(value_of::<token_met>);
+            // Generation 0 is that before the first policy.
+            if control.generation > 0
+                && met.is_some_and(|met| met.generation[bank] == control.generation)
+            {
+                named.insert(key);
+            }
+        }
+        remove_stale(&self.identities, |key| !named.contains(key))?;
+        let mut stale = std::collections::BTreeSet::new();
+        for key in self.claims.keys() {
+            let what = || "read a key of an identity".to_owned();
+            let claimed = self.claims.lookup(&key, MapFlags::ANY).context(what)?;
+            let claimed = claimed.as_deref().and_then(value_of::<token_claimed>);
+            let is_accepted = value_of::<token_claim>(&key).is_some_and(|key| {
+                let word = control.keys.get(key.key_id as usize / 64);
+                word.is_some_and(|word| word >> (key.key_id % 64) & 1 == 1)
+            });
+            let is_named = claimed.is_some_and(|it| named.contains(&it.identity[..]));
+            if !is_accepted || !is_named {
+                stale.insert(key);
+            }
+        }
+        remove_stale(&self.claims, |key| stale.contains(key))
     }
 
     /// Removes the networks of all other policies.
@@ -333,8 +403,8 @@ impl Tokens {
         })
     }
 
-    /// Has the identity with this handle sign with this key. While it is written, a SYN
-    /// may have a token that is none: it is refused, and TCP sends another one.
+    /// Has the identity with this handle sign with this key. While it is written, nobody
+    /// signs with it: who reads the handle after the key has both of them whole.
     pub fn put_signer(
         &self,
         handle: Handle,
@@ -342,6 +412,7 @@ impl Tokens {
         key: [u64; 2],
         identity: IdentityPrefix,
     ) -> Result<()> {
+        self.forget_signer(handle.number())?;
         self.write_signer(
             handle.number(),
             &token_signer {
@@ -385,6 +456,20 @@ impl Tokens {
             without_signer: sum_of(&self.signings, abi::TOKEN_NO_SIGNER, "tokens")?,
             without_room: sum_of(&self.signings, abi::TOKEN_NO_ROOM, "tokens")?,
             changed: sum_of(&self.signings, abi::TOKEN_CHANGED, "tokens")?,
+        })
+    }
+
+    /// What became of datagrams on the side that signs.
+    pub fn datagrams(&self) -> Result<DatagramCounts> {
+        let read = |number| sum_of(&self.udp_signings, number, "tokens");
+        Ok(DatagramCounts {
+            signed: read(abi::TOKEN_T_SIGNED)?,
+            without_signer: read(abi::TOKEN_T_NO_SIGNER)?,
+            too_big: read(abi::TOKEN_T_TOO_BIG)?,
+            without_room: read(abi::TOKEN_T_NO_ROOM)?,
+            fragment: read(abi::TOKEN_T_FRAGMENT)?,
+            refused: read(abi::TOKEN_T_REFUSED)?,
+            broken: read(abi::TOKEN_T_BROKEN)?,
         })
     }
 

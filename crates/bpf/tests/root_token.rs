@@ -23,6 +23,8 @@ use weir_token::{
     verify::{Segment, Verifier},
 };
 
+#[path = "root_token/datagrams.rs"]
+mod datagrams;
 #[path = "root_token/known_flows.rs"]
 mod known_flows;
 
@@ -31,11 +33,14 @@ const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;
 /// What the verifier of Linux 6.18 has looked at, and half as much again; that of 6.12 looks
 /// at up to a twentieth more.
-const MOST: [(&str, u64); 4] = [
+const MOST: [(&str, u64); 7] = [
     ("sign", 3_100),
     ("keep", 300),
-    ("verify", 6_500),
-    ("match", 5_300),
+    ("tag", 4_200),
+    ("tag-ip", 4_200),
+    ("own", 3_200),
+    ("verify", 21_700),
+    ("match", 15_000),
 ];
 
 /// The tables of an instance, gone when it is dropped.
@@ -119,8 +124,10 @@ impl Known {
     fn policy(&self) -> TokenPolicy {
         TokenPolicy {
             sign_to: Vec::new(),
+            sign_udp_to: Vec::new(),
             requirements: vec![Requirement {
                 ports: vec![PORTS],
+                udp_ports: vec![PORTS],
                 networks: Some(FROM.map(|text| text.parse().unwrap()).to_vec()),
                 identities: vec![self.prefix()],
                 drops: true,
@@ -405,6 +412,45 @@ fn root_what_a_killed_daemon_has_left_is_not_of_the_next_policy() {
     tokens.put_policy(&elsewhere).unwrap();
     assert_eq!([false, true].map(&mut said), [0; 2]);
     assert_eq!(networks.keys().count(), 1);
+}
+
+/// Identities and keys that a killed daemon has left: as many as the tables take, all with
+/// the number of the next policy.
+#[test]
+fn root_identities_that_a_killed_daemon_has_left_take_no_room_of_the_next_policy() {
+    let (lab, tokens, loaded) = Lab::load("left-ids");
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    let dir = Path::new(ROOT).join(&lab.instance);
+    let dir = dir.join(format!("token-{}", weir_bpf::abi::TOKEN_ABI));
+    let open = |name| MapHandle::from_pinned_path(dir.join(name)).unwrap();
+    let (identities, claims) = (open("token_identities"), open("token_claims"));
+    // As `struct token_met`: what it meets and the generation, of either policy.
+    let mut met: Vec<u8> = [1_u64; 2].into_iter().flat_map(u64::to_ne_bytes).collect();
+    met.extend([2_u32, 0].into_iter().flat_map(u32::to_ne_bytes));
+    for number in 1..2 * weir_bpf::abi::TOKEN_IDENTITIES {
+        let identity = u128::from(number).to_ne_bytes();
+        identities.update(&identity, &met, MapFlags::ANY).unwrap();
+    }
+    for number in 1..weir_bpf::abi::TOKEN_CLAIMS {
+        let key = [number, u32::from(known.id.number())].map(u32::to_ne_bytes);
+        let identity = u128::from(number % 2000 + 1).to_ne_bytes();
+        let value = [&[7; 16][..], &identity].concat();
+        claims.update(&key.concat(), &value, MapFlags::ANY).unwrap();
+    }
+    let mut policy = known.policy();
+    let another = [0xee; 16];
+    policy.requirements[0].identities.push(another);
+    policy.claims.push(Claim {
+        identity: another,
+        ..policy.claims[0].clone()
+    });
+    tokens.put_policy(&policy).unwrap();
+    assert_eq!(identities.keys().count(), 2);
+    assert_eq!(claims.keys().count(), 2);
+    let frame = known.syn(&mut Random(3), true, epoch());
+    let ran = prog_test_run::packet(loaded.matcher(), &frame, 1).unwrap();
+    assert_eq!(ran.verdict, MATCH);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, mac_text, neighbours, resolve};
 pub(crate) use parent_process::parent_of;
-pub(crate) use routes::{interface as interface_link, route};
+pub(crate) use routes::{interface as interface_link, interfaces_to, route};
 
 /// What the check has to ask this host; a test answers itself.
 pub trait HostFacts {

@@ -1,11 +1,12 @@
-//! Tokens (`[token]`): connections of known programs are signed, and ports that want a
-//! token take no others. The kernel does both (`weir_bpf::token`); here keys are read, each
-//! identity gets its own, and the kernel is told the time. Who programs are says `[app]`
-//! ([`crate::identity`]).
+//! Tokens (`[token]`): connections and datagrams of known programs are signed, and ports
+//! that want a token take no others. The kernel does both (`weir_bpf::token`); here keys are
+//! read, each identity gets its own, and the kernel is told the time. Who programs are says
+//! `[app]` ([`crate::identity`]).
 //!
 //! Without a daemon everything stays as it is: programs that are known sign with the key
 //! that they have, and ports want what they wanted.
 
+mod interfaces;
 pub mod keys;
 mod status;
 
@@ -25,16 +26,22 @@ use weir_bpf::{
     identity::{CgroupAt, Handle},
     token::{self as kernel, Claim, IdentityPrefix, OutcomeCounts, TokenPolicy},
 };
+use weir_core::Protocol;
 use weir_events::alerts::Alerts;
 use weir_identity::Digest;
-use weir_token::{KeyId, config::TokenConfig, key_ring::KeyRing};
+use weir_token::{
+    KeyId,
+    config::{Requirement, TokenConfig},
+    key_ring::KeyRing,
+};
 
 use crate::{
     identity::{Apps, KnownSince, PinPlace},
     threads::Pulse,
 };
+use interfaces::TaggedInterfaces;
 use keys::KeysError;
-pub use status::{KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
+pub use status::{DatagramStatus, KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
 /// How often it is looked who is known: a program that has just become known signs by the
@@ -43,8 +50,12 @@ const WAIT: Duration = Duration::from_millis(100);
 /// How often the kernel is told the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 
+/// How often it is looked by which interfaces datagrams leave that get tokens.
+const LOOK: Duration = Duration::from_secs(10);
+
 const ABOUT_SIGNING: &str = "token:signing";
 const ABOUT_KERNEL: &str = "token:kernel";
+const ABOUT_INTERFACES: &str = "token:interfaces";
 
 /// Why tokens are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +98,10 @@ struct State {
     /// What requirements before have counted, by name.
     before: BTreeMap<String, OutcomeCounts>,
     followed: Instant,
+    /// What puts tokens into datagrams; `None`: none are signed.
+    tagger: Option<kernel::Tagger>,
+    tagged: TaggedInterfaces,
+    looked: Instant,
 }
 
 /// The kernel's name for an identity.
@@ -94,10 +109,23 @@ fn prefix_of(identity: &Digest) -> IdentityPrefix {
     *identity.0.first_chunk().expect("it has 32 bytes")
 }
 
+/// Ports of one protocol, both ends in them.
+fn ranges_of(requirement: &Requirement, protocol: Protocol) -> Vec<(u16, u16)> {
+    let ranges = requirement.ports.iter();
+    let ranges = ranges.filter(|range| range.protocol == protocol);
+    ranges.map(|range| (range.low, range.high)).collect()
+}
+
+/// Does anything leave this host with a token?
+fn signs(config: &TokenConfig) -> bool {
+    !config.sign_to.is_empty() || !config.sign_udp_to.is_empty()
+}
+
 fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy {
     let requirements = config.requirements.iter();
     let requirements = requirements.map(|requirement| kernel::Requirement {
-        ports: requirement.ports.clone(),
+        ports: ranges_of(requirement, Protocol::Tcp),
+        udp_ports: ranges_of(requirement, Protocol::Udp),
         networks: requirement.from.clone(),
         identities: requirement.aggregates.iter().map(prefix_of).collect(),
         drops: requirement.drops && !observe,
@@ -118,6 +146,7 @@ fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy
     });
     TokenPolicy {
         sign_to: config.sign_to.clone(),
+        sign_udp_to: config.sign_udp_to.clone(),
         requirements: requirements.collect(),
         keys: keys.accepted().map(|(id, _)| id.number()).collect(),
         claims: claims.collect(),
@@ -161,7 +190,7 @@ impl Tokens {
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
             }
-            for about in [ABOUT_SIGNING, ABOUT_KERNEL] {
+            for about in [ABOUT_SIGNING, ABOUT_KERNEL, ABOUT_INTERFACES] {
                 self.alerts.clear(about);
             }
             return Ok(());
@@ -205,9 +234,9 @@ impl Tokens {
     ) -> Result<(), TokenError> {
         let accepted = keys.accepted().count();
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
-        let identity = match config.sign_to.is_empty() {
-            true => None,
-            false => self.apps.identity(),
+        let identity = match signs(config) {
+            true => self.apps.identity(),
+            false => None,
         };
         let before = match &*state {
             Some(state) => state.all_outcomes()?,
@@ -231,6 +260,13 @@ impl Tokens {
                     .collect()
             }
         };
+        let tagger = match config.sign_udp_to.is_empty() {
+            true => None,
+            false => loaded.tagger()?,
+        };
+        if tagger.is_none() {
+            loaded.end_tagging();
+        }
         let mut fresh = State {
             kernel,
             config: config.clone(),
@@ -241,6 +277,9 @@ impl Tokens {
             known: None,
             before,
             followed: Instant::now(),
+            tagger,
+            tagged: TaggedInterfaces::default(),
+            looked: Instant::now(),
         };
         fresh.before.retain(|name, _| {
             let mut requirements = config.requirements.iter();
@@ -248,26 +287,32 @@ impl Tokens {
         });
         let followed = fresh.follow_programs(&self.apps);
         let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
+        fresh.follow_interfaces();
         self.alert_signing(&fresh);
         *state = Some(fresh);
         attached?;
         tracing::info!(
-            "[token]: {} accepted keys, {} requirements, signing to {} networks in {}",
+            "[token]: {} accepted keys, {} requirements, signing to {} networks, UDP to {}, in {}",
             accepted,
             config.requirements.len(),
             config.sign_to.len(),
+            config.sign_udp_to.len(),
             cgroup.path().display()
         );
         Ok(())
     }
 
     fn alert_signing(&self, state: &State) {
-        match state.config.sign_to.is_empty() || state.signs_with.is_some() {
+        match &state.tagged.problem {
+            None => self.alerts.clear(ABOUT_INTERFACES),
+            Some(problem) => self.alerts.raise(ABOUT_INTERFACES, problem.clone()),
+        }
+        match !signs(&state.config) || state.signs_with.is_some() {
             true => self.alerts.clear(ABOUT_SIGNING),
             false => self.alerts.raise(
                 ABOUT_SIGNING,
                 format!(
-                    "no key in {} may sign yet: connections leave without a token",
+                    "no key in {} may sign yet: connections and datagrams leave without a token",
                     state.config.keys.display()
                 ),
             ),
@@ -286,6 +331,10 @@ impl Tokens {
             if is_due {
                 state.followed = Instant::now();
                 done = done.and_then(|()| state.kernel.put_clock(kernel::clock_offset()));
+                if state.looked.elapsed() >= LOOK {
+                    state.looked = Instant::now();
+                    state.follow_interfaces();
+                }
                 self.alert_signing(state);
             }
             match done {
@@ -300,7 +349,7 @@ impl Tokens {
 impl State {
     /// Has each program that is known sign, with the key that signs now, and nobody else.
     fn follow_programs(&mut self, apps: &Apps) -> Result<(), weir_bpf::Error> {
-        if self.config.sign_to.is_empty() {
+        if !signs(&self.config) {
             return Ok(());
         }
         let signing = self.keys.signing(Timestamp::now());
@@ -342,6 +391,13 @@ impl State {
         self.signers = known;
         self.known = Some(since);
         Ok(())
+    }
+
+    /// Has datagrams get tokens where they leave now.
+    fn follow_interfaces(&mut self) {
+        if let Some(tagger) = &self.tagger {
+            self.tagged = interfaces::follow(tagger, &self.config);
+        }
     }
 
     /// What each requirement has counted, those of before counted in.

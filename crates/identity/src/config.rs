@@ -162,7 +162,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "peer",
                 NONE,
-                "Aggregates of programs, one of which who begins has to prove by the token of its SYN: for that [token] has the keys. What proves none is dropped at these TCP ports, whichever program listens there and whatever another rule, also an earlier one, says.",
+                "Aggregates of programs, one of which who begins has to prove by the token of its SYN or datagram: for that [token] has the keys. What proves none is dropped at these ports, whichever program listens there and whatever another rule, also an earlier one, says.",
             ),
             key(
                 "ports",
@@ -694,12 +694,13 @@ impl RuleReader<'_, '_, '_> {
         }
     }
 
-    /// A token is in the SYN of whoever begins with this host, and is wanted at a port,
+    /// A token is in the SYN or datagram of whoever begins with this host, and is wanted at a port,
     /// whatever namespace that is in.
     fn check_peer(&self, line: usize, verdict: Verdict, place: &Where) {
         let of = &self.of;
         let is_plain = |peer: &Peer| matches!(peer, Peer::Known(Who::Prefix(_)));
-        let is_tcp = |range: &PortRange| range.protocol == Protocol::Tcp;
+        let has_tokens =
+            |range: &PortRange| matches!(range.protocol, Protocol::Tcp | Protocol::Udp);
         let mut from = place.from.iter();
         let (what, allowed) = if !self.has_token {
             (
@@ -716,10 +717,10 @@ impl RuleReader<'_, '_, '_> {
                 "in a rule about what the program begins: a token is of who begins",
                 "no to, and no direction but \"in\"",
             )
-        } else if place.ports.is_empty() || !place.ports.iter().all(is_tcp) {
+        } else if place.ports.is_empty() || !place.ports.iter().all(has_tokens) {
             (
-                "without TCP ports, and tokens are of TCP",
-                "ports such as [\"5432/tcp\"]",
+                "without ports of TCP or UDP, and tokens are of these",
+                "ports such as [\"5432/tcp\", \"53/udp\"]",
             )
         } else if !from.all(|from| !from.is_negated && from.entries.iter().all(is_plain)) {
             (

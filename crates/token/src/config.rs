@@ -1,5 +1,5 @@
-//! `[token]` and `[token.require.NAME]`: to whom connections are signed, and which ports
-//! want a token.
+//! `[token]` and `[token.require.NAME]`: to whom connections and datagrams are signed, and
+//! which ports want a token.
 
 mod overlap;
 
@@ -17,7 +17,7 @@ use weir_config::{
     },
     values::{check_name, optional_path, path},
 };
-use weir_core::{Prefix, Protocol, balance::acl::Who};
+use weir_core::{PortRange, Prefix, Protocol, balance::acl::Who};
 use weir_identity::{AppConfig, Digest, Peer, Rule};
 
 /// Where keys are by default.
@@ -28,12 +28,14 @@ pub const MAX_REQUIREMENTS: usize = 64;
 pub const MAX_AGGREGATES: usize = 256;
 /// Networks of one list.
 pub const MAX_PREFIXES: usize = 256;
+/// Interfaces at which datagrams get tokens.
+pub const MAX_INTERFACES: usize = 64;
 
 /// `[token]` in weir.toml(5).
 pub const MANUAL: &[Table] = &[
     Table {
         name: "token",
-        about: "Tokens: a host proves to another which program began a TCP connection, by an option in its SYN that is bound to the flow.",
+        about: "Tokens: a host proves to another which program began a TCP connection, by an option in its SYN that is bound to the flow, or which one sends UDP datagrams, by an option in their IP headers.",
         needs: &[],
         keys: &[
             key(
@@ -45,6 +47,16 @@ pub const MANUAL: &[Table] = &[
                 "sign_to",
                 NONE,
                 "Networks to which connections are signed, if one program that [app] knows begins them. Whoever is there sees four bytes of its digest.",
+            ),
+            key(
+                "sign_udp_to",
+                NONE,
+                "Networks to which UDP datagrams are signed likewise, each with an IPv4 option or an IPv6 destination options header of its own. Some routers drop these: weir-options-probe(1) shows it.",
+            ),
+            key(
+                "interfaces",
+                Means("those that routes to sign_udp_to lead to"),
+                "Interfaces by which these datagrams leave.",
             ),
             key(
                 "cgroup",
@@ -60,7 +72,7 @@ pub const MANUAL: &[Table] = &[
     },
     Table {
         name: "token.require.NAME",
-        about: "TCP ports of this host that want a token, whichever program listens there; rules of [app] with peer want one as well, at the ports of the rule. Two that are about one port and source name the same programs, in the same mode.",
+        about: "TCP and UDP ports of this host that want a token, whichever program listens there; rules of [app] with peer want one as well, at the ports of the rule. Two that are about one port and source name the same programs, in the same mode.",
         needs: &[
             ("ports", "[\"8080/tcp\"]"),
             (
@@ -89,7 +101,8 @@ pub const MANUAL: &[Table] = &[
     },
 ];
 
-const PORTS: &str = "a list of TCP ports such as [\"22/tcp\", \"6000-6010/tcp\"]";
+const PORTS: &str = "a list of TCP and UDP ports such as [\"22/tcp\", \"6000-6010/udp\"]";
+const INTERFACES: &str = "a list of 1 to 64 interfaces such as [\"eth0\"]";
 const PREFIXES: &str =
     "a list of addresses and networks such as [\"192.0.2.0/24\", \"2001:db8::/32\"]";
 const AGGREGATES: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
@@ -101,6 +114,10 @@ pub struct TokenConfig {
     pub keys: PathBuf,
     /// To whom connections are signed.
     pub sign_to: Vec<Prefix>,
+    /// To whom UDP datagrams are signed.
+    pub sign_udp_to: Vec<Prefix>,
+    /// The interfaces by which these leave; `None`: those that their routes lead to.
+    pub interfaces: Option<Vec<String>>,
     /// The directory of the control group; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// Two that are about one port and source want the same.
@@ -112,8 +129,8 @@ pub struct TokenConfig {
 pub struct Requirement {
     /// What stands in the place of NAME; of a rule `app.rules.NAME`.
     pub name: String,
-    /// TCP ports, as ranges with both ends in them.
-    pub ports: Vec<(u16, u16)>,
+    /// TCP and UDP ports.
+    pub ports: Vec<PortRange>,
     /// Sources that it is about; `None`: all.
     pub from: Option<Vec<Prefix>>,
     /// The programs that get in.
@@ -133,14 +150,23 @@ pub fn read(
     let keys = path(&mut section, "keys", DEFAULT_KEYS);
     let sign_line = section.line_of("sign_to").unwrap_or(line);
     let sign_to = prefixes(&mut section, "sign_to").unwrap_or_default();
+    let sign_udp_line = section.line_of("sign_udp_to").unwrap_or(line);
+    let sign_udp_to = prefixes(&mut section, "sign_udp_to").unwrap_or_default();
+    let interfaces = interfaces(&mut section, &sign_udp_to);
     let cgroup_line = section.line_of("cgroup").unwrap_or(line);
     let own_cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
-    if !sign_to.is_empty() && app.is_none() {
-        section.error(
-            sign_line,
-            "sign_to in [token]: without [app] no program is known that could sign; allowed: an [app] beside it, or no sign_to",
-        );
+    for (key, networks, line) in [
+        ("sign_to", &sign_to, sign_line),
+        ("sign_udp_to", &sign_udp_to, sign_udp_line),
+    ] {
+        if !networks.is_empty() && app.is_none() {
+            section.error(
+                line,
+                format!("{key} in [token]: without [app] no program is known that could sign; allowed: an [app] beside it, or no {key}"),
+            );
+        }
     }
+    let signs = !sign_to.is_empty() || !sign_udp_to.is_empty();
     let of_app = app.map(|app| app.cgroup.as_deref());
     let rules = app
         .iter()
@@ -148,8 +174,7 @@ pub fn read(
     let rules: Vec<_> = rules.filter(|(rule, _)| !rule.peer.is_empty()).collect();
     if let Some(own) = &own_cgroup {
         let differs = of_app.is_some_and(|of_app| of_app.is_some_and(|of_app| of_app != own));
-        let is_wrong =
-            (differs && !sign_to.is_empty()) || (of_app != Some(Some(own)) && !rules.is_empty());
+        let is_wrong = (differs && signs) || (of_app != Some(Some(own)) && !rules.is_empty());
         if is_wrong {
             section.error(
                 cgroup_line,
@@ -196,7 +221,7 @@ pub fn read(
             ),
         );
     }
-    if sign_to.is_empty() && requirements.is_empty() {
+    if !signs && requirements.is_empty() {
         warnings.push(format!(
             "{}: [token] signs nothing and requires nothing",
             section.place(line)
@@ -206,6 +231,8 @@ pub fn read(
     Some(TokenConfig {
         keys,
         sign_to,
+        sign_udp_to,
+        interfaces,
         cgroup: own_cgroup.or_else(|| of_app.flatten().map(Path::to_owned)),
         requirements: requirements.into_iter().map(|(r, _)| r).collect(),
     })
@@ -236,11 +263,7 @@ fn of_rule(rule: &Rule) -> Requirement {
     });
     Requirement {
         name: format!("app.rules.{}", rule.name),
-        ports: place
-            .ports
-            .iter()
-            .map(|range| (range.low, range.high))
-            .collect(),
+        ports: place.ports.clone(),
         from,
         aggregates: rule.peer.clone(),
         drops: true,
@@ -267,15 +290,16 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
                 let parsed = value.parse::<weir_core::PortSet>().ok();
                 let ranges = parsed.as_ref().filter(|set| !set.is_all());
                 let ranges = ranges.map(|set| set.ranges()).unwrap_or_default();
-                let is_tcp = |range: &weir_core::PortRange| range.protocol == Protocol::Tcp;
-                if ranges.is_empty() || !ranges.iter().all(is_tcp) {
+                let has_tokens =
+                    |range: &PortRange| matches!(range.protocol, Protocol::Tcp | Protocol::Udp);
+                if ranges.is_empty() || !ranges.iter().all(has_tokens) {
                     let value: String = value.chars().take(64).collect();
                     table.error(
                         *line,
-                        format!("ports in {of}: {value:?} is no TCP port, and tokens are of TCP; allowed: {PORTS}"),
+                        format!("ports in {of}: {value:?} is no port of TCP or UDP, and tokens are of these; allowed: {PORTS}"),
                     );
                 }
-                ports.extend(ranges.iter().map(|range| (range.low, range.high)));
+                ports.extend(ranges);
             }
         }
     }
@@ -320,6 +344,37 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
         aggregates,
         drops,
     }
+}
+
+/// `interfaces`, which are those by which datagrams to `sign_udp_to` leave.
+fn interfaces(section: &mut Section<'_, '_>, sign_udp_to: &[Prefix]) -> Option<Vec<String>> {
+    let list = section.list("interfaces", INTERFACES)?;
+    if sign_udp_to.is_empty() {
+        section.error(
+            list.line,
+            "interfaces in [token] without sign_udp_to: only tokens of UDP are put in at interfaces; allowed: a sign_udp_to beside it, or no interfaces",
+        );
+    }
+    if list.value.is_empty() || list.value.len() > MAX_INTERFACES {
+        let count = list.value.len();
+        section.error(
+            list.line,
+            format!("interfaces in [token] has {count} names; allowed: {INTERFACES}"),
+        );
+    }
+    for At { value, line } in &list.value {
+        // As the kernel takes them (dev_valid_name).
+        let is_fit = (1..16).contains(&value.len())
+            && !value.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
+        if !is_fit {
+            let value: String = value.chars().take(64).collect();
+            section.error(
+                *line,
+                format!("interfaces in [token] has {value:?}, which is no name of an interface; allowed: {INTERFACES}"),
+            );
+        }
+    }
+    Some(list.value.into_iter().map(|at| at.value).collect())
 }
 
 fn prefixes(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Prefix>> {

@@ -1,10 +1,10 @@
 //! Tokens without the kernel: what a SYN carries to prove which program began the
-//! connection (`option`), of which keys its MAC is made (`key`, files of them in
-//! `key_file`, which of several in `key_ring`), what the MAC is about (`statement`), and
-//! whether a packet proves what it claims (`verify`): the reference that the programs of
-//! `bpf/token/` have to agree with. Of capture files, `capture` reads the packets and
-//! `flow_table` says which connections proved what; `daf` reads DAF's tokens in them. What is
-//! wanted of whom is configured (`config`).
+//! connection (`option`), and a UDP datagram which one sends it (`datagram`), of which keys
+//! its MAC is made (`key`, files of them in `key_file`, which of several in `key_ring`), what
+//! the MAC is about (`statement`), and whether a packet proves what it claims (`verify`): the
+//! reference that the programs of `bpf/token/` have to agree with. Of capture files, `capture`
+//! reads the packets and `flow_table` says which connections proved what; `daf` reads DAF's
+//! tokens in them. What is wanted of whom is configured (`config`).
 //!
 //! Files are read and written by the daemon and the command line, packets by the kernel.
 #![deny(missing_docs)]
@@ -13,6 +13,7 @@
 pub mod capture;
 pub mod config;
 pub mod daf;
+mod datagram;
 pub mod flow_table;
 mod key;
 pub mod key_file;
@@ -21,9 +22,10 @@ mod option;
 mod statement;
 pub mod verify;
 
+pub use datagram::{Datagram, EXTENSION_BYTES, IP_KIND};
 pub use key::{IdentityKey, KeyId, KeyIdError, Secret, SecretError};
 pub use option::{EXID, KIND, OPTION_BYTES, OptionError, TokenOption, VERSION, find};
-pub use statement::{EPOCH_SECONDS, Statement, epoch_at, epoch_near};
+pub use statement::{DatagramStatement, EPOCH_SECONDS, Statement, epoch_at, epoch_near};
 /// The aggregate of a program, which a token is of.
 pub use weir_identity::Digest;
 

@@ -35,7 +35,7 @@ pub struct TokenOption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// An option is longer than what is left, or shorter than its own head.
-    #[error("the length of a TCP option is wrong")]
+    #[error("the length of an option is wrong")]
     Length,
     /// A token has another length.
     #[error("a token has another length than {OPTION_BYTES} bytes")]
@@ -60,7 +60,7 @@ impl TokenOption {
         bytes
     }
 
-    fn of(bytes: &[u8; OPTION_BYTES]) -> Self {
+    pub(crate) fn of(bytes: &[u8; OPTION_BYTES]) -> Self {
         let part = |at: usize| bytes[at..].first_chunk().copied();
         Self {
             version: bytes[4],
@@ -81,7 +81,15 @@ impl TokenOption {
 ///
 /// # Errors
 /// They contradict themselves, before the end that they have.
-pub fn find(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
+pub fn find(options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
+    find_kind(options, KIND)
+}
+
+/// The same among options of an IPv4 header, which have the same form.
+pub(crate) fn find_kind(
+    mut options: &[u8],
+    wanted: u8,
+) -> Result<Option<TokenOption>, OptionError> {
     let mut found = None;
     while let [kind, rest @ ..] = options {
         match *kind {
@@ -97,7 +105,7 @@ pub fn find(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
             return Err(OptionError::Length);
         }
         let (option, rest) = options.split_at(length);
-        if option.len() >= 4 && option[0] == KIND && option[2..4] == EXID.to_be_bytes() {
+        if option.len() >= 4 && option[0] == wanted && option[2..4] == EXID.to_be_bytes() {
             if found.is_some() {
                 return Err(OptionError::Several);
             }

@@ -12,6 +12,8 @@ pub const EPOCH_SECONDS: u64 = 64;
 
 /// IPPROTO_TCP.
 const TCP: u8 = 6;
+/// IPPROTO_UDP.
+const UDP: u8 = 17;
 
 /// The number of the epoch of a time in seconds since 1970.
 pub fn epoch_at(seconds: u64) -> u64 {
@@ -50,8 +52,12 @@ fn mapped(addr: IpAddr) -> [u8; 16] {
 impl Statement {
     /// The statement as it is hashed.
     pub fn bytes(&self) -> [u8; 56] {
+        self.bytes_of(TCP)
+    }
+
+    fn bytes_of(&self, protocol: u8) -> [u8; 56] {
         let mut bytes = [0; 56];
-        bytes[..4].copy_from_slice(&[VERSION, self.key_id.number(), TCP, 0]);
+        bytes[..4].copy_from_slice(&[VERSION, self.key_id.number(), protocol, 0]);
         bytes[4..8].copy_from_slice(&self.isn.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.epoch.to_be_bytes());
         bytes[16..32].copy_from_slice(&mapped(self.source.0));
@@ -63,9 +69,41 @@ impl Statement {
 
     /// SipHash-2-4 of it, as it stands in the token.
     pub fn mac(&self, key: &IdentityKey) -> [u8; 8] {
-        let mut hasher = SipHasher24::new_with_keys(key.0[0], key.0[1]);
-        hasher.write(&self.bytes());
-        hasher.finish().to_le_bytes()
+        hash(&self.bytes(), key)
+    }
+}
+
+fn hash(bytes: &[u8], key: &IdentityKey) -> [u8; 8] {
+    let mut hasher = SipHasher24::new_with_keys(key.0[0], key.0[1]);
+    hasher.write(bytes);
+    hasher.finish().to_le_bytes()
+}
+
+/// Datagrams of UDP between two endpoints. What is hashed names the protocol, so that no
+/// token of a connection is one of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramStatement {
+    /// The id of the secret that signs.
+    pub key_id: KeyId,
+    /// The whole number.
+    pub epoch: u64,
+    /// Address and port of the sender.
+    pub source: (IpAddr, u16),
+    /// Address and port of the receiver.
+    pub dest: (IpAddr, u16),
+}
+
+impl DatagramStatement {
+    /// SipHash-2-4 of it, as it stands in the token.
+    pub fn mac(&self, key: &IdentityKey) -> [u8; 8] {
+        let statement = Statement {
+            key_id: self.key_id,
+            epoch: self.epoch,
+            source: self.source,
+            dest: self.dest,
+            isn: 0,
+        };
+        hash(&statement.bytes_of(UDP), key)
     }
 }
 
@@ -136,5 +174,14 @@ mod tests {
             assert_ne!(one.mac(&key), other.mac(&key), "{other:?}");
         }
         assert_ne!(one.mac(&key), one.mac(&IdentityKey([2, 1])));
+        // A token of a connection is none of a datagram.
+        let datagram = DatagramStatement {
+            key_id: one.key_id,
+            epoch: one.epoch,
+            source: one.source,
+            dest: one.dest,
+        };
+        let without_isn = Statement { isn: 0, ..one };
+        assert_ne!(datagram.mac(&key), without_isn.mac(&key));
     }
 }

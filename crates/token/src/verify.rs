@@ -5,7 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_identity::Digest;
 
-use crate::{EPOCH_SLACK, KeyId, Secret, Statement, TokenOption, VERSION, epoch_near, find};
+use crate::{
+    Datagram, DatagramStatement, EPOCH_SLACK, IdentityKey, KeyId, Secret, Statement, TokenOption,
+    VERSION, epoch_near, find,
+};
 
 /// IPv6 headers before TCP's that are gone through.
 const CHAIN: usize = 6;
@@ -157,7 +160,42 @@ impl Verifier<'_> {
     pub fn verify_segment(&self, segment: &Segment<'_>, epoch: u64) -> Result<Digest, Refusal> {
         let options = segment.options.ok_or(Refusal::Malformed)?;
         let option = find(options).map_err(|_| Refusal::Malformed)?;
-        let option: TokenOption = option.ok_or(Refusal::Missing)?;
+        self.verify_option(option, epoch, |key_id, epoch, key| {
+            Statement {
+                key_id,
+                epoch,
+                source: segment.source,
+                dest: segment.dest,
+                isn: segment.sequence,
+            }
+            .mac(key)
+        })
+    }
+
+    /// Who sends a UDP datagram, in this epoch.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn verify_datagram(&self, datagram: &Datagram, epoch: u64) -> Result<Digest, Refusal> {
+        let option = datagram.token.map_err(|_| Refusal::Malformed)?;
+        self.verify_option(option, epoch, |key_id, epoch, key| {
+            DatagramStatement {
+                key_id,
+                epoch,
+                source: datagram.source,
+                dest: datagram.dest,
+            }
+            .mac(key)
+        })
+    }
+
+    fn verify_option(
+        &self,
+        option: Option<TokenOption>,
+        epoch: u64,
+        mac: impl FnOnce(KeyId, u64, &IdentityKey) -> [u8; 8],
+    ) -> Result<Digest, Refusal> {
+        let option = option.ok_or(Refusal::Missing)?;
         if option.version != VERSION {
             return Err(Refusal::OtherVersion);
         }
@@ -171,14 +209,8 @@ impl Verifier<'_> {
         let is_claimed = |identity: &&Digest| identity.0[..4] == option.tag;
         let identity = self.identities.iter().find(is_claimed);
         let identity = identity.ok_or(Refusal::NotNamed)?;
-        let statement = Statement {
-            key_id: *key_id,
-            epoch,
-            source: segment.source,
-            dest: segment.dest,
-            isn: segment.sequence,
-        };
-        match statement.mac(&secret.identity_key(*key_id, identity)) == option.mac {
+        let key = secret.identity_key(*key_id, identity);
+        match mac(*key_id, epoch, &key) == option.mac {
             true => Ok(*identity),
             false => Err(Refusal::WrongMac),
         }

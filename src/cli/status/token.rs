@@ -20,7 +20,8 @@ pub fn token(token: &Value) -> std::io::Result<()> {
         .collect();
     wrapped(format!("tokens: keys {}", keys.join(", ")))?;
     let signing = &token["signing"];
-    if !signing.is_null() {
+    let signs_tcp = signing["to"].as_array().is_some_and(|to| !to.is_empty());
+    if signs_tcp {
         wrapped(format!(
             "  signing to {}: {} programs, {} SYNs signed, {} without a known program, {} without room, {} packets dropped of changed programs",
             list(&signing["to"]),
@@ -29,6 +30,24 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             signing["without_signer"],
             signing["without_room"],
             signing["changed"],
+        ))?;
+    }
+    let udp = &signing["udp"];
+    if !udp.is_null() {
+        wrapped(format!(
+            "  signing UDP to {} at {}: {} datagrams signed, {} without a known program, {} too long for a token, {} without room, {} in fragments, {} refused by the kernel, {} dropped",
+            list(&udp["to"]),
+            match list(&udp["interfaces"]) {
+                none if none.is_empty() => "no interface".to_owned(),
+                names => names,
+            },
+            udp["signed"],
+            udp["without_signer"],
+            udp["too_big"],
+            udp["without_room"],
+            udp["fragments"],
+            udp["refused"],
+            udp["broken"],
         ))?;
     }
     for requirement in token["requirements"].as_array().into_iter().flatten() {
@@ -41,7 +60,7 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}: {} connections proven, {} packets dropped{}{}",
+            "  {} {}: {} SYNs and datagrams proven, {} packets dropped{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
             outcomes["valid"],

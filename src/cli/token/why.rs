@@ -89,10 +89,18 @@ fn endpoint((addr, port): (IpAddr, u16)) -> String {
     std::net::SocketAddr::new(addr, port).to_string()
 }
 
+fn protocol(packet: &RefusedPacket) -> &'static str {
+    match packet.is_udp {
+        true => "udp",
+        false => "tcp",
+    }
+}
+
 fn to_json(packet: &RefusedPacket, now: Timestamp) -> Value {
     json!({
         "time": time(packet, now),
         "reason": packet.outcome.name(),
+        "protocol": protocol(packet),
         "source": endpoint(packet.source),
         "dest": endpoint(packet.dest),
         "dropped": packet.is_dropped,
@@ -116,6 +124,7 @@ fn print<'a>(
                 vec![
                     show::moment(&time(packet, now)),
                     packet.outcome.name().to_owned(),
+                    protocol(packet).to_owned(),
                     endpoint(packet.source),
                     endpoint(packet.dest),
                     claim.map_or_else(dash, |(key, _)| key.to_string()),
@@ -129,7 +138,9 @@ fn print<'a>(
                 ]
             })
             .collect();
-        let head = ["TIME", "REASON", "FROM", "TO", "KEY", "PROGRAM", "WHAT"];
+        let head = [
+            "TIME", "REASON", "PROTO", "FROM", "TO", "KEY", "PROGRAM", "WHAT",
+        ];
         show::table(&head, &rows)?;
     }
     for (outcome, count) in counts.filter(|(_, count)| *count > KEPT) {

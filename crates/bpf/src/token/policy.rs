@@ -13,6 +13,8 @@ use crate::{
 pub struct Requirement {
     /// TCP ports of this host, as ranges with both ends in them.
     pub ports: Vec<(u16, u16)>,
+    /// UDP ports of this host, likewise.
+    pub udp_ports: Vec<(u16, u16)>,
     /// Sources that it is about; `None`: all.
     pub networks: Option<Vec<Prefix>>,
     /// Identities whose tokens open the port.
@@ -37,6 +39,8 @@ pub struct Claim {
 pub struct TokenPolicy {
     /// To whom connections are signed.
     pub sign_to: Vec<Prefix>,
+    /// To whom UDP datagrams are signed.
+    pub sign_udp_to: Vec<Prefix>,
     /// The first one that is about a port and a source decides.
     pub requirements: Vec<Requirement>,
     /// The ids of keys that are accepted.
@@ -49,7 +53,7 @@ impl TokenPolicy {
     pub(super) fn check(&self) -> Result<()> {
         let networks = self.requirements.iter();
         let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
-        let keys = networks.chain(&self.sign_to);
+        let keys = networks.chain(&self.sign_to).chain(&self.sign_udp_to);
         let networks: usize = keys.map(|prefix| mapped::key_count(*prefix)).sum();
         let identities = self.requirements.iter().map(|r| r.identities.len());
         let limits = [
@@ -80,6 +84,7 @@ mod tests {
     fn what_the_kernel_has_no_room_for_is_refused() {
         let requirement = Requirement {
             ports: vec![(80, 80)],
+            udp_ports: Vec::new(),
             networks: None,
             identities: vec![[1; 16]],
             drops: true,

@@ -18,7 +18,7 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::{PORTS, Tokens, gate};
+use super::{PORTS, Tagger, Tokens, gate, tagger};
 use crate::{
     abi,
     error::{Context, Result},
@@ -33,14 +33,20 @@ const SIGNING: [(&str, sys::bpf_attach_type); 2] = [
     ("sign", sys::BPF_CGROUP_SOCK_OPS),
     ("keep", sys::BPF_CGROUP_INET_EGRESS),
 ];
-/// The one of the side that verifies.
-const VERIFYING: [(&str, sys::bpf_attach_type); 1] = [("verify", sys::BPF_CGROUP_INET_INGRESS)];
+/// The programs of the side that verifies: their pins and places.
+const VERIFYING: [(&str, sys::bpf_attach_type); 2] = [
+    ("own", sys::BPF_CGROUP_INET_EGRESS),
+    ("verify", sys::BPF_CGROUP_INET_INGRESS),
+];
 
 /// Programs that are loaded.
 pub struct Loaded {
     /// In the order of [`SIGNING`]; `None`: nobody signs.
     signing: Option<[OwnedFd; 2]>,
-    verify: OwnedFd,
+    /// At interfaces with an Ethernet header, and at others.
+    tagging: Option<[OwnedFd; 2]>,
+    /// In the order of [`VERIFYING`].
+    verifying: [OwnedFd; 2],
     matcher: OwnedFd,
     cgroup: PathBuf,
     /// The pins of the instance.
@@ -131,6 +137,8 @@ impl Tokens {
             None => {
                 open.progs.weir_token_sign.set_autoload(false);
                 open.progs.weir_token_keep.set_autoload(false);
+                open.progs.weir_token_tag.set_autoload(false);
+                open.progs.weir_token_tag_ip.set_autoload(false);
                 let maps = &mut open.maps;
                 for map in [&mut maps.ident_sockets, &mut maps.ident_sets] {
                     map.set_autocreate(false).context(what)?;
@@ -161,7 +169,9 @@ impl Tokens {
             networks: handle(&maps.token_networks)?,
             signers: handle(&maps.token_signers)?,
             signings: handle(&maps.token_signings)?,
+            udp_signings: handle(&maps.token_udp_signings)?,
             ports: Words::map(maps.token_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
+            udp_ports: Words::map(maps.token_udp_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
             identities: handle(&maps.token_identities)?,
@@ -176,16 +186,26 @@ impl Tokens {
         if is_fresh {
             object::pin(skel.progs.weir_token_verify.as_fd(), &dir.join("whole"))?;
         }
-        let signing = match identity {
-            Some(_) => Some([
-                keep(skel.progs.weir_token_sign.as_fd())?,
-                keep(skel.progs.weir_token_keep.as_fd())?,
-            ]),
-            None => None,
+        let (signing, tagging) = match identity {
+            Some(_) => (
+                Some([
+                    keep(skel.progs.weir_token_sign.as_fd())?,
+                    keep(skel.progs.weir_token_keep.as_fd())?,
+                ]),
+                Some([
+                    keep(skel.progs.weir_token_tag.as_fd())?,
+                    keep(skel.progs.weir_token_tag_ip.as_fd())?,
+                ]),
+            ),
+            None => (None, None),
         };
         let loaded = Loaded {
             signing,
-            verify: keep(skel.progs.weir_token_verify.as_fd())?,
+            tagging,
+            verifying: [
+                keep(skel.progs.weir_token_own.as_fd())?,
+                keep(skel.progs.weir_token_verify.as_fd())?,
+            ],
             matcher: keep(skel.progs.weir_token_match.as_fd())?,
             cgroup: cgroup.path().to_owned(),
             of_instance: dir.parent().unwrap_or(dir).to_owned(),
@@ -217,13 +237,31 @@ impl Loaded {
         if verify || gate::exists(&self.of_instance) {
             gate::put(&self.of_instance, self.matcher())?;
         }
-        match verify {
-            true => self.attach_one(VERIFYING[0], self.verify.as_fd(), &cgroup),
-            false => {
-                self.take_away(VERIFYING[0].0);
-                Ok(())
+        for (place, program) in VERIFYING.into_iter().zip(&self.verifying) {
+            match verify {
+                true => self.attach_one(place, program.as_fd(), &cgroup)?,
+                false => self.take_away(place.0),
             }
         }
+        Ok(())
+    }
+
+    /// What puts tokens into datagrams at interfaces; `None`: nobody signs.
+    pub fn tagger(&self) -> Result<Option<Tagger>> {
+        let Some(programs) = &self.tagging else {
+            return Ok(None);
+        };
+        let copy = |of: &OwnedFd| {
+            let copied = of.try_clone();
+            copied.context(|| "keep a program of [token]".into())
+        };
+        let programs = [copy(&programs[0])?, copy(&programs[1])?];
+        Ok(Some(Tagger::new(programs, &self.dir)?))
+    }
+
+    /// Takes tokens of datagrams away from every interface.
+    pub fn end_tagging(&self) {
+        tagger::end(&self.dir);
     }
 
     fn link(&self, name: &str) -> PathBuf {
@@ -283,8 +321,14 @@ impl Loaded {
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         let signing = self.signing.iter().flatten();
         let names = SIGNING.iter().map(|(name, _)| *name);
-        let verifying = [("verify", self.verify.as_fd()), ("match", self.matcher())];
-        names.zip(signing.map(AsFd::as_fd)).chain(verifying)
+        let tagging = self.tagging.iter().flatten();
+        let verifying = VERIFYING.iter().map(|(name, _)| *name);
+        let verifying = verifying.zip(self.verifying.iter().map(AsFd::as_fd));
+        names
+            .zip(signing.map(AsFd::as_fd))
+            .chain(["tag", "tag-ip"].into_iter().zip(tagging.map(AsFd::as_fd)))
+            .chain(verifying)
+            .chain([("match", self.matcher())])
     }
 }
 
@@ -319,6 +363,7 @@ fn detach_where(root: &Path, instance: &str, is_over: impl Fn(&str) -> bool) -> 
                 object::end_link(&link);
             }
         }
+        tagger::end(&entry.path());
         pins::remove_tree(&entry.path())?;
     }
     Ok(())

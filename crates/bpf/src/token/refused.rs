@@ -18,6 +18,9 @@ use crate::{
 /// Packets of each outcome that are kept.
 pub const KEPT: u64 = abi::TOKEN_KEPT as u64;
 
+/// IPPROTO_UDP.
+const UDP: u8 = 17;
+
 /// A packet that proved nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedPacket {
@@ -25,6 +28,8 @@ pub struct RefusedPacket {
     pub at: u64,
     /// The reason for which it was refused.
     pub outcome: Outcome,
+    /// Whether it was a UDP datagram, and not a TCP segment.
+    pub is_udp: bool,
     /// Address and port of the sender.
     pub source: (IpAddr, u16),
     /// Address and port that it was sent to.
@@ -75,6 +80,7 @@ pub fn refusals(root: &Path, instance: &str) -> Result<Option<Refusals>> {
             packets.extend(found.filter(|raw| raw.at > 0).map(|raw| RefusedPacket {
                 at: raw.at,
                 outcome,
+                is_udp: raw.protocol == UDP,
                 source: endpoint(raw.flow.source, raw.flow.source_port),
                 dest: endpoint(raw.flow.dest, raw.flow.dest_port),
                 is_dropped: raw.is_dropped != 0,

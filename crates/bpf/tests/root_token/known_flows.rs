@@ -49,6 +49,7 @@ impl Known {
         let mut policy = self.policy();
         let first = Requirement {
             ports: vec![ports],
+            udp_ports: Vec::new(),
             networks: None,
             identities: vec![OTHER],
             drops,

@@ -1,9 +1,14 @@
 //! The way that packets of this host take to an address: by which interface, to whom, and
 //! how large they may be. The kernel's own answers, by rtnetlink.
 
-use std::{io, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use weir_netlink::{Attributes, Protocol, Request, ask, family, half, ip, word};
+use weir_core::Prefix;
+use weir_netlink::{Attributes, NLM_F_DUMP, Protocol, Request, ask, family, half, ip, word};
 
 use super::neighbours::Mac;
 
@@ -13,11 +18,13 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
+const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
 const IFLA_ADDRESS: u16 = 1;
@@ -89,6 +96,51 @@ fn read_route(body: &[u8], dest: IpAddr) -> Option<Route> {
         }
     }
     (route.ifindex != 0).then_some(route)
+}
+
+/// The loopback interface, in each network namespace.
+const LOOPBACK: u32 = 1;
+
+/// The indices of the interfaces by which packets may leave for an address of these
+/// networks: of all routes of all tables. To this host itself that is `lo`.
+pub(crate) fn interfaces_to(networks: &[Prefix]) -> io::Result<BTreeSet<u32>> {
+    let request = Request::new(RTM_GETROUTE, NLM_F_DUMP, &[0; RTMSG]).finish();
+    let found = ask(Protocol::Route, &request, |message| {
+        (message.kind == RTM_NEWROUTE).then(|| read_interfaces(message.body, networks))?
+    })?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// The interfaces of one route, if it is about one of these networks.
+fn read_interfaces(body: &[u8], networks: &[Prefix]) -> Option<Vec<u32>> {
+    let [family, bits, .., kind] = *body.first_chunk::<8>()?;
+    let unspecified = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    let any = unspecified
+        .into_iter()
+        .find(|any| weir_netlink::family(*any) == family)?;
+    let attributes = Attributes::behind(body, RTMSG);
+    let dest = attributes.get(RTA_DST).map_or(Some(any), ip)?;
+    let dest = Prefix::new(dest, bits)?;
+    if !networks
+        .iter()
+        .any(|one| one.covers(dest) || dest.covers(*one))
+    {
+        return None;
+    }
+    match kind {
+        RTN_LOCAL => return Some(vec![LOOPBACK]),
+        RTN_UNICAST => {}
+        _ => return None,
+    }
+    let by = attributes.get(RTA_OIF).and_then(|index| word(index, 0));
+    let mut found: Vec<_> = by.into_iter().collect();
+    // struct rtnexthop: its length with attributes, flags, weight, the interface.
+    let mut hops = attributes.get(RTA_MULTIPATH).unwrap_or_default();
+    while let Some(length) = half(hops, 0).map(usize::from).filter(|length| *length >= 8) {
+        found.extend(word(hops, 4));
+        hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(found)
 }
 
 /// An interface's link-layer address, if it has an Ethernet one, and its MTU.
@@ -165,6 +217,36 @@ mod tests {
         assert_eq!(read_route(&body, dest), None);
         for cut in 0..body.len() {
             let _ = read_route(&body[..cut], dest);
+        }
+    }
+
+    #[test]
+    fn the_interfaces_of_routes_to_networks_are_found() {
+        let networks = ["192.0.2.0/24", "2001:db8::/32"].map(|text| text.parse().unwrap());
+        let found = |body: &[u8]| read_interfaces(body, &networks);
+        let head = |family, bits, kind| vec![family, bits, 0, 0, 0, 0, 0, kind, 0, 0, 0, 0];
+        let by_7 = attribute(RTA_OIF, &7u32.to_ne_bytes());
+        // The default route, of either family; a part of a network; another network.
+        for family in [2, 10] {
+            let default = [head(family, 0, RTN_UNICAST), by_7.clone()].concat();
+            assert_eq!(found(&default), Some(vec![7]));
+        }
+        let to = |bits, dest: [u8; 4], kind| {
+            let dest = attribute(RTA_DST, &dest);
+            [head(2, bits, kind), dest, by_7.clone()].concat()
+        };
+        assert_eq!(found(&to(32, [192, 0, 2, 9], RTN_UNICAST)), Some(vec![7]));
+        assert_eq!(found(&to(24, [198, 51, 100, 0], RTN_UNICAST)), None);
+        // To an address of this host it is lo; and nowhere by a blackhole.
+        assert_eq!(found(&to(32, [192, 0, 2, 9], RTN_LOCAL)), Some(vec![1]));
+        assert_eq!(found(&to(24, [192, 0, 2, 0], 6)), None);
+        // By several ways at once.
+        let hop = |index: u32| [&8u16.to_ne_bytes()[..], &[0, 0], &index.to_ne_bytes()].concat();
+        let hops = attribute(RTA_MULTIPATH, &[hop(3), hop(4)].concat());
+        let several = [head(2, 0, RTN_UNICAST), hops].concat();
+        assert_eq!(found(&several), Some(vec![3, 4]));
+        for cut in 0..several.len() {
+            let _ = found(&several[..cut]);
         }
     }
 }

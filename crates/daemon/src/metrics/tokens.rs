@@ -9,6 +9,7 @@ use crate::token::TokenStatus;
 pub struct TokenMetrics {
     syns: Totals<1>,
     changed: Totals<0>,
+    datagrams: Totals<1>,
     signers: Gauges<0>,
     packets: Totals<2>,
     dropped: Totals<1>,
@@ -26,6 +27,11 @@ impl TokenMetrics {
                 "weir_token_changed_packets_total",
                 "Packets dropped because another program held the connection than the one that had signed.",
                 &[],
+            ),
+            datagrams: registry.totals(
+                "weir_token_datagrams_total",
+                "UDP datagrams to networks of sign_udp_to: signed, or why not: without-signer, too-big, without-room, fragment, refused; dropped are broken ones.",
+                &["result"],
             ),
             signers: registry.gauges("weir_token_signers", "Programs that can sign.", &[]),
             packets: registry.totals(
@@ -47,6 +53,19 @@ impl TokenMetrics {
             samples.total(self.syns, ["without-signer"], signing.without_signer);
             samples.total(self.syns, ["without-room"], signing.without_room);
             samples.total(self.changed, [], signing.changed);
+            if let Some(udp) = &signing.udp {
+                for (result, count) in [
+                    ("signed", udp.signed),
+                    ("without-signer", udp.without_signer),
+                    ("too-big", udp.too_big),
+                    ("without-room", udp.without_room),
+                    ("fragment", udp.fragments),
+                    ("refused", udp.refused),
+                    ("broken", udp.broken),
+                ] {
+                    samples.total(self.datagrams, [result], count);
+                }
+            }
             samples.gauge(self.signers, [], signing.programs as u64);
         }
         for requirement in &token.requirements {

@@ -21,7 +21,7 @@ pub struct TokenStatus {
     pub keys_dir: PathBuf,
     /// The keys, as they were read at the start or the last reload.
     pub keys: Vec<KeyStatus>,
-    /// The side that signs; `None`: there is no `sign_to`.
+    /// The side that signs; `None`: there is neither `sign_to` nor `sign_udp_to`.
     pub signing: Option<SigningStatus>,
     /// The side that verifies, in the order in which requirements are asked.
     pub requirements: Vec<RequirementStatus>,
@@ -64,7 +64,7 @@ impl KeyStatus {
     }
 }
 
-/// Connections that leave with a token, and without.
+/// Connections and datagrams that leave with a token, and without.
 #[derive(Debug, Clone, Serialize)]
 pub struct SigningStatus {
     /// Networks to which connections are signed.
@@ -80,6 +80,31 @@ pub struct SigningStatus {
     pub without_room: u64,
     /// Packets dropped because another program held the connection than had signed.
     pub changed: u64,
+    /// UDP datagrams; `None`: there is no `sign_udp_to`.
+    pub udp: Option<DatagramStatus>,
+}
+
+/// UDP datagrams that leave with a token, and without; one of several (GSO) counts once.
+#[derive(Debug, Clone, Serialize)]
+pub struct DatagramStatus {
+    /// Networks to which datagrams are signed.
+    pub to: Vec<String>,
+    /// Interfaces at which they get their tokens.
+    pub interfaces: Vec<String>,
+    /// Datagrams with a token.
+    pub signed: u64,
+    /// Datagrams without, of sockets that are not those of one known program, or without a key.
+    pub without_signer: u64,
+    /// Datagrams without: the token would make them longer than the path or device takes.
+    pub too_big: u64,
+    /// Datagrams without: other options or extension headers are in the way.
+    pub without_room: u64,
+    /// Datagrams without, in fragments.
+    pub fragments: u64,
+    /// Datagrams without: the kernel made no room, or they have another form.
+    pub refused: u64,
+    /// Datagrams dropped: the kernel failed with a part of the token written.
+    pub broken: u64,
 }
 
 /// Ports that want a token.
@@ -89,7 +114,7 @@ pub struct RequirementStatus {
     pub name: String,
     /// `require`, or `log`, which everything is with `observe`.
     pub mode: &'static str,
-    /// TCP ports and ranges of them, as `8080/tcp`.
+    /// Ports and ranges of them, as `8080/tcp`.
     pub ports: Vec<String>,
     /// Sources that it is about; `None`: all.
     pub from: Option<Vec<String>>,
@@ -103,14 +128,6 @@ pub struct RequirementStatus {
 
 fn texts(prefixes: &[weir_core::Prefix]) -> Vec<String> {
     prefixes.iter().map(ToString::to_string).collect()
-}
-
-fn ports(ranges: &[(u16, u16)]) -> Vec<String> {
-    let ranges = ranges.iter().map(|(low, high)| match low == high {
-        true => format!("{low}/tcp"),
-        false => format!("{low}-{high}/tcp"),
-    });
-    ranges.collect()
 }
 
 impl Tokens {
@@ -135,9 +152,26 @@ impl State {
         let now = Timestamp::now();
         let config = &self.config;
         let keys = self.keys.keys().iter();
-        let signing = match config.sign_to.is_empty() {
-            true => None,
-            false => {
+        let udp = match self.tagger {
+            None => None,
+            Some(_) => {
+                let counts = self.kernel.datagrams()?;
+                Some(DatagramStatus {
+                    to: texts(&config.sign_udp_to),
+                    interfaces: self.tagged.names.clone(),
+                    signed: counts.signed,
+                    without_signer: counts.without_signer,
+                    too_big: counts.too_big,
+                    without_room: counts.without_room,
+                    fragments: counts.fragment,
+                    refused: counts.refused,
+                    broken: counts.broken,
+                })
+            }
+        };
+        let signing = match super::signs(config) {
+            false => None,
+            true => {
                 let counts = self.kernel.signings()?;
                 Some(SigningStatus {
                     to: texts(&config.sign_to),
@@ -146,6 +180,7 @@ impl State {
                     without_signer: counts.without_signer,
                     without_room: counts.without_room,
                     changed: counts.changed,
+                    udp,
                 })
             }
         };
@@ -158,7 +193,7 @@ impl State {
             RequirementStatus {
                 name: requirement.name.clone(),
                 mode: if drops { "require" } else { "log" },
-                ports: ports(&requirement.ports),
+                ports: requirement.ports.iter().map(ToString::to_string).collect(),
                 from: requirement.from.as_deref().map(texts),
                 aggregates: requirement.aggregates.clone(),
                 dropped: match drops {

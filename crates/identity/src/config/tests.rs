@@ -62,6 +62,7 @@ fn a_peer_is_of_connections_that_others_begin() {
     assert_eq!(config.rules[0].place.direction, Direction::In);
     let from = text("verdict = 'allow'\nfrom = ['192.0.2.0/24', '2001:db8::/32']\n[token]");
     assert!(parsed(&from).is_ok());
+    assert!(parsed(&from.replace("/tcp", "/udp")).is_ok());
     let allow = |more: &str| format!("[token]\n{}", text(&format!("verdict = 'allow'\n{more}")));
     for (text, told) in [
         (
@@ -75,8 +76,8 @@ fn a_peer_is_of_connections_that_others_begin() {
         (allow("to = ['192.0.2.1']"), "allowed: no to"),
         (allow("direction = 'both'"), "no direction but \"in\""),
         (
-            allow("").replace("/tcp", "/udp"),
-            "ports such as [\"5432/tcp\"]",
+            allow("").replace("/tcp", ""),
+            "ports such as [\"5432/tcp\", \"53/udp\"]",
         ),
         (
             allow("").replace("ports = ['5432/tcp']\n", ""),

@@ -3,7 +3,7 @@
 //! would not hold, and nothing would say so.
 
 use weir_config::Section;
-use weir_core::Prefix;
+use weir_core::{PortRange, Prefix};
 
 use super::Requirement;
 
@@ -53,19 +53,22 @@ fn wants_the_same(one: &Requirement, other: &Requirement) -> bool {
 
 /// A port and source that both are about, in words.
 fn overlap(one: &Requirement, other: &Requirement) -> Option<String> {
-    let both = |(low, high): &(u16, u16), other: &(u16, u16)| {
-        let (low, high) = (*low.max(&other.0), *high.min(&other.1));
-        (low <= high).then_some((low, high))
+    let both = |one: &PortRange, other: &PortRange| {
+        let (low, high) = (one.low.max(other.low), one.high.min(other.high));
+        let protocol = one.protocol;
+        let is_both = protocol == other.protocol && low <= high;
+        is_both.then_some(PortRange {
+            protocol,
+            low,
+            high,
+        })
     };
     let mut ports = one.ports.iter();
     let ports = ports.find_map(|range| {
         let mut others = other.ports.iter();
         others.find_map(|other| both(range, other))
     });
-    let ports = match ports? {
-        (low, high) if low == high => format!("{low}/tcp"),
-        (low, high) => format!("{low}-{high}/tcp"),
-    };
+    let ports = ports?;
     let source = match (&one.from, &other.from) {
         (None, None) => None,
         (Some(from), None) | (None, Some(from)) => Some(*from.first()?),

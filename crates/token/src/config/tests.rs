@@ -60,6 +60,13 @@ fn check(text: &str) -> Result<(TokenConfig, Vec<String>), String> {
     check_with(Some(app(None, Vec::new())), text)
 }
 
+fn ranges(text: &str) -> Vec<PortRange> {
+    text.parse::<weir_core::PortSet>()
+        .unwrap()
+        .ranges()
+        .to_vec()
+}
+
 fn required(more: &str) -> String {
     format!(
         "[token.require.web]\nports = [\"8080/tcp\", \"9000-9009/tcp\"]\naggregate = \"{DIGEST}\"\n{more}"
@@ -75,7 +82,10 @@ fn a_requirement_is_read() {
         panic!("{config:?}")
     };
     assert_eq!(web.name, "web");
-    assert_eq!(web.ports, [(8080, 8080), (9000, 9009)]);
+    assert_eq!(
+        web.ports,
+        ["8080/tcp", "9000-9009/tcp"].map(|text| ranges(text)[0])
+    );
     assert_eq!(web.from, None);
     assert_eq!(web.aggregates, [DIGEST.parse().unwrap()]);
     assert!(web.drops);
@@ -116,6 +126,54 @@ fn who_signs_has_the_control_group_of_app() {
 }
 
 #[test]
+fn datagrams_are_signed_and_wanted() {
+    let udp = "ports = [\"53/udp\", \"8080/tcp\"]";
+    let text = format!(
+        "[token]\nsign_udp_to = [\"192.0.2.0/24\", \"2001:db8::/32\"]\ninterfaces = [\"eth0\", \"vlan.7\"]\n[token.require.dns]\n{udp}\naggregate = \"{DIGEST}\""
+    );
+    let (config, warnings) = check(&text).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(config.sign_udp_to.len(), 2);
+    assert_eq!(
+        config.interfaces,
+        Some(["eth0", "vlan.7"].map(str::to_owned).to_vec())
+    );
+    let mut ports = [ranges("53/udp"), ranges("8080/tcp")].concat();
+    ports.sort_unstable();
+    let mut read = config.requirements[0].ports.clone();
+    read.sort_unstable();
+    assert_eq!(read, ports);
+    for (text, told) in [
+        (
+            text.replace("\"vlan.7\"", "\"a name of 16 bytes\""),
+            "weir.toml:3: interfaces in [token] has \"a name of 16 bytes\"",
+        ),
+        (
+            text.replace("[\"eth0\", \"vlan.7\"]", "[]"),
+            "interfaces in [token] has 0 names",
+        ),
+        (
+            text.replace("sign_udp_to", "sign_to"),
+            "interfaces in [token] without sign_udp_to",
+        ),
+    ] {
+        let error = check(&text).unwrap_err();
+        assert!(error.contains(told), "{text}\n{error}");
+    }
+    let error = check_with(None, &text).unwrap_err();
+    assert!(
+        error.contains("weir.toml:2: sign_udp_to in [token]: without [app]"),
+        "{error}"
+    );
+    // A port of the one protocol is none of the other.
+    let another = format!("aggregate = \"{}\"", "7".repeat(64));
+    let beside = |port| format!("{text}\n[token.require.b]\nports = [\"{port}\"]\n{another}");
+    assert!(check(&beside("53/tcp")).is_ok());
+    let error = check(&beside("53/udp")).unwrap_err();
+    assert!(error.contains("53/udp from everybody"), "{error}");
+}
+
+#[test]
 fn a_rule_with_a_peer_wants_tokens_behind_the_requirements() {
     let group = Path::new("/sys/fs/cgroup/x");
     let rules = || vec![rule("db", DIGEST, &["192.0.2.0/24", "2001:db8::/32"])];
@@ -126,7 +184,7 @@ fn a_rule_with_a_peer_wants_tokens_behind_the_requirements() {
         panic!("{config:?}")
     };
     assert_eq!((&*web.name, &*db.name), ("web", "app.rules.db"));
-    assert_eq!(db.ports, [(5432, 5432)]);
+    assert_eq!(db.ports, [PortRange::one(Protocol::Tcp, 5432)]);
     assert_eq!(db.from.as_ref().unwrap().len(), 2);
     assert_eq!((db.aggregates.len(), db.drops), (1, true));
     let all = Some(app(None, vec![rule("db", DIGEST, &[])]));
@@ -160,19 +218,19 @@ fn mistakes_are_named() {
     for (text, told) in [
         (
             "[token.require.web]".to_owned(),
-            "ports is missing in [token.require.web]; allowed: a list of TCP ports",
+            "ports is missing in [token.require.web]; allowed: a list of TCP and UDP ports",
         ),
         (
             "[token.require.web]\nports = [\"80/tcp\"]".to_owned(),
             "aggregate is missing in [token.require.web]: nobody would get in",
         ),
         (
-            required("").replace("8080/tcp", "8080/udp"),
-            "weir.toml:2: ports in [token.require.web]: \"8080/udp\" is no TCP port, and tokens are of TCP",
+            required("").replace("8080/tcp", "8080/sctp"),
+            "weir.toml:2: ports in [token.require.web]: \"8080/sctp\" is no port of TCP or UDP, and tokens are of these",
         ),
         (
             required("").replace("8080/tcp", "all"),
-            "\"all\" is no TCP port",
+            "\"all\" is no port of TCP or UDP",
         ),
         (
             required("").replace(DIGEST, "e3b0"),

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* UDP on the side that verifies. Each datagram may have a token of its own, in its IP
+ * header. For one that had no room for it its flow stands in, for a while: whoever sent
+ * the last token sends this one. The sender could write another address into it, as into
+ * any datagram; so that time is short, and what has no token does not make it longer.
+ *
+ * What a program here sends from such a port to somebody who has proved nothing begins a
+ * flow of its own, whose answers pass. */
+#ifndef WEIR_TOKEN_DATAGRAM_H
+#define WEIR_TOKEN_DATAGRAM_H
+
+#include "token/verify.h"
+
+#define IDLE_NS (TOKEN_DATAGRAM_IDLE * 1000000000ull)
+/* Bytes of a destination options header that are looked through. */
+#define EXTENSION_MOST 62
+
+/* As token_ports, of UDP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_udp_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
+	__type(key, struct token_flow_key);
+	__type(value, struct token_datagrams);
+} token_udp_proven SEC(".maps");
+
+/* Flows that a program here has begun, as their answers come in, and the time of its last
+ * datagram. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
+	__type(key, struct token_flow_key);
+	__type(value, __u64);
+} token_udp_own SEC(".maps");
+
+/* Flows that pass because their requirement only logs: to answer them begins none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
+	__type(key, struct token_flow_key);
+	__type(value, __u64);
+} token_udp_logged SEC(".maps");
+
+static __always_inline int is_fresh(__u64 at)
+{
+	return bpf_ktime_get_boot_ns() - at < IDLE_NS;
+}
+
+static __always_inline int is_kept(void *flows, const struct token_flow_key *flow)
+{
+	__u64 *at = bpf_map_lookup_elem(flows, flow);
+
+	return at && is_fresh(*at);
+}
+
+static __always_inline void keep(void *flows, const struct token_flow_key *flow)
+{
+	__u64 now = bpf_ktime_get_boot_ns(), *at = bpf_map_lookup_elem(flows, flow);
+
+	if (at)
+		*at = now;
+	else
+		bpf_map_update_elem(flows, flow, &now, BPF_ANY);
+}
+
+/* 0: it is a UDP datagram. A token is looked for among the options of IPv4, or in the
+ * destination options that stand right before the UDP header. */
+static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *packet)
+{
+	struct token_scan scan = {.kind = TOKEN_IP_KIND};
+	__u32 at, i, begin, more;
+	__be16 ports[2];
+	__u8 next;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || ip.version != 4 ||
+		    ip.ihl < 5 || ip.frag_off & bpf_htons(0x3fff) ||
+		    ip.protocol != IPPROTO_UDP)
+			return -1;
+		map_v4(packet->flow.source, ip.saddr);
+		map_v4(packet->flow.dest, ip.daddr);
+		at = ip.ihl * 4;
+		begin = sizeof(ip);
+		scan.len = at - sizeof(ip);
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || ip.version != 6)
+			return -1;
+		__builtin_memcpy(packet->flow.source, &ip.saddr, 16);
+		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
+		next = ip.nexthdr;
+		at = begin = sizeof(ip);
+		scan.is_ipv6 = 1;
+		for (i = 0; i < CHAIN; i++) {
+			__u8 head[2];
+
+			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
+			    next != IPPROTO_DSTOPTS)
+				break;
+			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+				return -1;
+			if (next == IPPROTO_DSTOPTS && head[0] == IPPROTO_UDP) {
+				begin = at + 2;
+				scan.len = head[1] * 8 + 6;
+			}
+			next = head[0];
+			at += (head[1] + 1) * 8;
+		}
+		if (next != IPPROTO_UDP)
+			return -1;
+	}
+	if (bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return -1;
+	packet->protocol = IPPROTO_UDP;
+	packet->flow.source_port = ports[0];
+	packet->flow.dest_port = ports[1];
+	/* Less one, and in one register: as in read_option. */
+	more = scan.len - 1;
+	barrier_var(more);
+	if (more >= EXTENSION_MOST)
+		return 0;
+	if (bpf_skb_load_bytes(skb, begin, scan.bytes, more + 1)) {
+		packet->is_bad = 1;
+		return 0;
+	}
+	bpf_loop(EXTENSION_MOST, scan_option, &scan, 0);
+	packet->is_bad = scan.is_bad;
+	if (scan.found)
+		packet->token = begin + scan.found - 1;
+	return 0;
+}
+
+/* A datagram to a port of this requirement. */
+static __noinline enum token_outcome judge_datagram(struct __sk_buff *skb,
+						    struct token_packet *packet,
+						    const struct token_control *control,
+						    __u32 requirement)
+{
+	struct token_datagrams *flow, fresh = {};
+	struct token_option option = {};
+	enum token_outcome outcome;
+
+	if (packet->is_bad)
+		return TOKEN_MALFORMED;
+	if (!packet->token) {
+		flow = bpf_map_lookup_elem(&token_udp_proven, &packet->flow);
+		if (!flow)
+			return TOKEN_MISSING;
+		if (!is_fresh(flow->at))
+			return TOKEN_NO_FLOW;
+		return is_named(control, flow->identity, requirement) ? TOKEN_PROVEN
+								      : TOKEN_NOT_NAMED;
+	}
+	if (bpf_skb_load_bytes(skb, packet->token, &option, sizeof(option)))
+		return TOKEN_MALFORMED;
+	outcome = verify_token(packet, &option, control, requirement);
+	if (outcome != TOKEN_VALID)
+		return outcome;
+	flow = bpf_map_lookup_elem(&token_udp_proven, &packet->flow);
+	if (flow && is_same(flow->identity, packet->identity)) {
+		flow->at = bpf_ktime_get_boot_ns();
+		return TOKEN_VALID;
+	}
+	copy_identity(fresh.identity, packet->identity);
+	fresh.at = bpf_ktime_get_boot_ns();
+	bpf_map_update_elem(&token_udp_proven, &packet->flow, &fresh, BPF_ANY);
+	return TOKEN_VALID;
+}
+
+/* A datagram for a socket at a port of `candidates`. 1: it passes. */
+static __noinline int receive_datagram(struct __sk_buff *skb,
+				       const struct token_control *control,
+				       __u64 candidates)
+{
+	struct token_search search = {};
+	struct token_packet packet = {};
+	enum token_outcome outcome;
+
+	search.is_sourceless = read_datagram(skb, &packet) != 0;
+	packet.protocol = IPPROTO_UDP;
+	search.network.bits = 32 + 128;
+	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
+	search.candidates = candidates;
+	search.second = control->generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	if (search.is_sourceless)
+		return finish(control, &packet, TOKEN_MALFORMED, search.found - 1);
+	if (!search.found)
+		return 1;
+	search.found--;
+	outcome = judge_datagram(skb, &packet, control, search.found);
+	if ((outcome == TOKEN_MISSING || outcome == TOKEN_NO_FLOW) &&
+	    is_kept(&token_udp_own, &packet.flow))
+		return 1;
+	if (!finish(control, &packet, outcome, search.found))
+		return 0;
+	if (outcome >= TOKEN_MISSING)
+		keep(&token_udp_logged, &packet.flow);
+	return 1;
+}
+
+/* A program sends from a port that wants tokens: to whom it answers has proved himself,
+ * or need not, and to others it begins. */
+static __noinline int note_own(struct __sk_buff *skb, const struct token_control *control,
+			       __u64 candidates)
+{
+	struct token_search search = {};
+	struct token_packet packet = {};
+	struct token_flow_key flow = {};
+	struct token_datagrams *proven;
+
+	if (read_datagram(skb, &packet))
+		return 1;
+	__builtin_memcpy(flow.source, packet.flow.dest, 16);
+	__builtin_memcpy(flow.dest, packet.flow.source, 16);
+	flow.source_port = packet.flow.dest_port;
+	flow.dest_port = packet.flow.source_port;
+	proven = bpf_map_lookup_elem(&token_udp_proven, &flow);
+	if ((proven && is_fresh(proven->at)) || is_kept(&token_udp_logged, &flow))
+		return 1;
+	search.network.bits = 32 + 128;
+	__builtin_memcpy(search.network.addr, flow.source, 16);
+	search.candidates = candidates;
+	search.second = control->generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	if (search.found)
+		keep(&token_udp_own, &flow);
+	return 1;
+}
+
+/* What requirements are about the port of a UDP socket; NULL: none, or it is no such one.
+ */
+static __always_inline __u64 *udp_candidates(struct bpf_sock *sk,
+					     const struct token_control *control)
+{
+	__u64 *candidates;
+	__u32 key;
+
+	if (sk->type != SOCK_DGRAM || sk->protocol != IPPROTO_UDP)
+		return NULL;
+	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
+	candidates = bpf_map_lookup_elem(&token_udp_ports, &key);
+	return candidates && *candidates ? candidates : NULL;
+}
+
+SEC("cgroup_skb/ingress")
+int weir_token_verify(struct __sk_buff *skb)
+{
+	struct token_control *control = control_get();
+	struct bpf_sock *sk = skb->sk;
+	__u64 *candidates;
+	__u32 key;
+
+	if (!sk || !control)
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return 1;
+	if (sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP) {
+		candidates = udp_candidates(sk, control);
+		return candidates ? receive_datagram(skb, control, *candidates) : 1;
+	}
+	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
+	candidates = bpf_map_lookup_elem(&token_ports, &key);
+	if (!candidates || !*candidates)
+		return 1;
+	return judge_packet(skb, sk, control, *candidates);
+}
+
+SEC("cgroup_skb/egress")
+int weir_token_own(struct __sk_buff *skb)
+{
+	struct token_control *control = control_get();
+	struct bpf_sock *sk = skb->sk;
+	__u64 *candidates;
+
+	if (!sk || !control)
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return 1;
+	candidates = udp_candidates(sk, control);
+	return candidates ? note_own(skb, control, *candidates) : 1;
+}
+
+#endif
