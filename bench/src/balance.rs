@@ -9,7 +9,7 @@ mod tarpit;
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     process::{Command, Stdio},
@@ -31,7 +31,7 @@ use nix::sys::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     attachment::{Hook, Link},
-    balance::{MAX_SERVICES, Real, SLOTS, Tunnel, VirtualService, real_id},
+    balance::{DEFAULT_FLOWS, MAX_SERVICES, Real, SLOTS, Tunnel, VirtualService, real_id},
     decap::GUE_PORT,
     generator::Flood,
     prog_test_run,
@@ -54,6 +54,8 @@ const PORT: u16 = 12345;
 const OTHER: u16 = 12346;
 /// Flows of the target rows: all are remembered.
 const FLOWS: u32 = 1 << 14;
+/// Virtual addresses of a row with many.
+const VIPS: u32 = 10_000;
 
 /// Arguments of `weir-bench balance`.
 #[derive(clap::Args)]
@@ -75,6 +77,10 @@ struct Case {
     /// Sources, each a flow of its own.
     flows: u32,
     services: usize,
+    /// Virtual addresses, each of them flooded; 0: one.
+    vips: u32,
+    /// Flows that find room.
+    room: u32,
     /// Is the flood to the pool, or to a port beside it?
     pooled: bool,
     /// Whether the row's host has any pools.
@@ -117,18 +123,31 @@ const TARGET: Case = Case {
     name: "target dsr",
     flows: FLOWS,
     services: 1,
+    vips: 0,
+    room: DEFAULT_FLOWS,
     pooled: true,
     balances: true,
     tunnel: None,
 };
-const CASES: [Case; 9] = [
+/// What the packets of many flows to many addresses are compared with.
+const ONE_FLOW: &str = "dsr one flow";
+const MANY: &str = "dsr 10,000 VIPs and 1M flows";
+const CASES: [Case; 10] = [
     TARGET,
     Case {
-        name: "dsr one flow",
+        name: ONE_FLOW,
         flows: 1,
         ..TARGET
     },
-    // The table has 65,536: most are not remembered, and go where the ring says.
+    // All are remembered.
+    Case {
+        name: MANY,
+        flows: 1 << 20,
+        vips: VIPS,
+        room: 1 << 20,
+        ..TARGET
+    },
+    // The table has room for 65,536: most are not remembered, and go where the ring says.
     Case {
         name: "dsr 1M flows",
         flows: 1 << 20,
@@ -212,7 +231,8 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
         }
     }
     tarpit::rows(&mut report, &wire, rounds, &args.only)?;
-    ring_row(&mut report, rounds, &args.only);
+    many_rows(&mut report, &wire, rounds, &args.only)?;
+    ring_rows(&mut report, rounds, &args.only);
     proxy::rows(&mut report, rounds, &args.only)?;
     if let Some(best) = best {
         user_space_rows(&mut report, &wire, &args.only, &best)?;
@@ -231,11 +251,16 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
     let options = Options {
         // What is not forwarded is dropped, and not the stack's.
         drop_innocent: true,
+        balanced_flows: case.room,
         ..Options::bans(Geometry::for_bans(BanCounts::each(1000)))
     };
     let generation = Generation::create(1, &options, None)?;
     if !case.balances {
         return Ok(generation);
+    }
+    if case.room > DEFAULT_FLOWS {
+        // A million flows that begin in a second are no flood here.
+        generation.shift_limits(8);
     }
     let balancer = &generation.balancer;
     for number in 0..2u32 {
@@ -252,14 +277,16 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
     }
     let ring: Vec<_> = (0..SLOTS).map(|slot| Some((slot % 2) as u16)).collect();
     balancer.write_ring(0, &ring)?;
-    let services: Vec<_> = (0..case.services as u16)
-        .map(|n| VirtualService {
-            addr: flood.dest,
-            protocol: Protocol::Udp,
-            port: PORT.wrapping_add(n.wrapping_mul(2)),
-            pool: 0,
-        })
-        .collect();
+    let service = |vip: u32, port: u16| VirtualService {
+        addr: vip_of(flood, vip),
+        protocol: Protocol::Udp,
+        port: PORT.wrapping_add(port.wrapping_mul(2)),
+        pool: 0,
+    };
+    let services: Vec<_> = match case.vips {
+        0 => (0..case.services as u16).map(|n| service(0, n)).collect(),
+        vips => (0..vips).map(|n| service(n, 0)).collect(),
+    };
     balancer.write_services(&services)?;
     generation.answer(AnswerProgram::Balance)?;
     generation
@@ -269,6 +296,14 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
         check_outer_packet(&generation, flood, outer)?;
     }
     Ok(generation)
+}
+
+/// The virtual address of this number: behind that of the flood.
+fn vip_of(flood: &Flood, number: u32) -> IpAddr {
+    match flood.dest {
+        IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + number).into(),
+        IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() + u128::from(number)).into(),
+    }
 }
 
 /// A packet of the flood's leaves in the outer one of its row, whole but for a hop.
@@ -340,7 +375,10 @@ fn hook_rows(
                 port: if case.pooled { PORT } else { OTHER },
                 ..*flood
             };
-            let rate = measure(path.program(hook)?, &flood, case.pooled)?;
+            wire.generator.spread(case.vips);
+            let rate = measure(path.program(hook)?, &flood, case.pooled);
+            wire.generator.spread(0);
+            let rate = rate?;
             if round > 0 {
                 rates.push(rate);
             }
@@ -356,6 +394,7 @@ fn hook_rows(
             "target dsr" => None,
             _ if case.tunnel.is_some() => None,
             "innocent beside pools" => of("innocent without pools"),
+            MANY => of(ONE_FLOW),
             "innocent without pools" => {
                 report.add(&name(case, family, hook), "Mpps", rates);
                 continue;
@@ -368,29 +407,108 @@ fn hook_rows(
     Ok(of("target dsr").map(|(_, rates)| rates))
 }
 
-/// How long a ring of 1,000 reals takes: the kernel's, and one of four times as many slots.
-fn ring_row(report: &mut Report, rounds: usize, only: &str) {
+/// The time of one packet by BPF_PROG_RUN, which runs the program once for each: packets of
+/// as many flows, to as many virtual addresses, as the row has, beside those of one flow.
+/// Without the generator's and the wire's time, of which rates have much.
+fn many_rows(report: &mut Report, wire: &Wire, rounds: usize, only: &str) -> anyhow::Result<()> {
+    for (family, dest) in [("ipv4", "10.9.0.2"), ("ipv6", "2001:db8::2")] {
+        let of = |name: &str| format!("PROG_RUN {name} {family}");
+        if !of(MANY).contains(only) && !of(ONE_FLOW).contains(only) {
+            continue;
+        }
+        let flood = Flood {
+            sources: 1 << 20,
+            salt: 0,
+            dest: dest.parse()?,
+            port: PORT,
+            macs: [wire.veth.mac(Side::B), wire.veth.mac(Side::A)],
+            // BPF_PROG_RUN's frames come in by the loopback device.
+            ifindex: 1,
+        };
+        let case = |name| CASES.iter().find(|case| case.name == name);
+        let path = |name| packet_path(case(name).expect("a row"), &flood, flood.ifindex);
+        let (one, many) = (path(ONE_FLOW)?, path(MANY)?);
+        let (one, many) = (one.program(Hook::Xdp)?, many.program(Hook::Xdp)?);
+        let frame = |n: u32| {
+            let packet = Packet::eth_between(flood.macs[1], flood.macs[0]);
+            let packet = packet.ip(flood.source(n), vip_of(&flood, n % VIPS));
+            packet.udp(1024 + (n & 0x7fff) as u16, PORT).build()
+        };
+        let first = frame(0);
+        let (mut of_one, mut of_many) = (Vec::new(), Vec::new());
+        for round in 0..=rounds {
+            let (mut nanos, mut to_one) = (0u64, 0u64);
+            for n in 0..flood.sources {
+                // In turns, so that both have the same caches to share.
+                let sent = prog_test_run::packet(many, &frame(n), 1)?;
+                nanos += u64::from(sent.nanos);
+                let beside = prog_test_run::packet(one, &first, 1)?;
+                to_one += u64::from(beside.nanos);
+                ensure!(
+                    sent.verdict == beside.verdict && sent.verdict == XDP_TX,
+                    "packet {n} is not forwarded: verdict {}",
+                    sent.verdict
+                );
+            }
+            // The first round makes flows known.
+            if round > 0 {
+                of_many.push(nanos as f64 / f64::from(flood.sources));
+                of_one.push(to_one as f64 / f64::from(flood.sources));
+            }
+        }
+        report.add(&of(ONE_FLOW), "ns", &of_one);
+        report.add_ratio(&of(MANY), "ns", &of_many, (&of(ONE_FLOW), &of_one));
+    }
+    Ok(())
+}
+
+/// What XDP says of a frame that goes back out.
+const XDP_TX: u32 = 3;
+
+/// How long the ring of 1,000 reals takes, and what of it moves that need not when one of
+/// them goes, comes, or has another weight; beside one of fewer slots.
+fn ring_rows(report: &mut Report, rounds: usize, only: &str) {
     let names: Vec<_> = (0..1000)
         .map(|n| format!("10.0.{}.{}", n / 250, n % 250))
         .collect();
     let members = names.iter().map(|name| Member { name, weight: 1 });
     let members: Vec<_> = members.collect();
-    for slots in [SLOTS, 65_537] {
+    for slots in [16_381, SLOTS] {
         let name = format!("ring of {slots} slots, 1000 reals");
-        if !name.contains(only) {
-            continue;
+        if name.contains(only) {
+            let millis: Vec<f64> = (0..rounds)
+                .map(|_| {
+                    let begun = Instant::now();
+                    let ring = maglev::ring(&members, slots);
+                    let took = begun.elapsed();
+                    assert_eq!(ring.len(), slots);
+                    took.as_secs_f64() * 1000.0
+                })
+                .collect();
+            report.add(&name, "ms", &millis);
         }
-        let millis: Vec<f64> = (0..rounds)
-            .map(|_| {
-                let begun = Instant::now();
-                let ring = maglev::ring(&members, slots);
-                let took = begun.elapsed();
-                assert_eq!(ring.len(), slots);
-                took.as_secs_f64() * 1000.0
-            })
-            .collect();
-        report.add(&name, "ms", &millis);
+        let name = format!("slots of others that move, of {slots}");
+        if name.contains(only) {
+            report.add(&name, "%", &moved(&members, slots));
+        }
     }
+}
+
+/// The share of slots, in percent, that move from one real to another though neither is the
+/// one that goes, or has another weight: for a few that do.
+fn moved(members: &[Member<'_>], slots: usize) -> Vec<f64> {
+    let before = maglev::ring(members, slots);
+    let changes = [0, 250, 500, 750, 999].into_iter();
+    let changes = changes.flat_map(|changed| [(changed, 0), (changed, 2)]);
+    let share = |(changed, weight): (usize, u32)| {
+        let mut members = members.to_vec();
+        members[changed].weight = weight;
+        let after = maglev::ring(&members, slots);
+        let both = before.iter().zip(&after);
+        let of_others = both.filter(|(a, b)| a != b && **a != changed && **b != changed);
+        100.0 * of_others.count() as f64 / slots as f64
+    };
+    changes.map(share).collect()
 }
 
 /// What is forwarded while a flood lasts: by packets that come back to the generator.

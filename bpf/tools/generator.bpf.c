@@ -29,6 +29,7 @@ struct flood {
 	__u8 syn; /* 1: TCP SYNs with no option instead of UDP */
 	__u8 pad[2];
 	__u8 dest[16]; /* IPv4 in the first four bytes */
+	__u32 dests;   /* so many destinations, from `dest` on; 0: it alone */
 };
 struct flood flood;
 
@@ -120,6 +121,8 @@ static __always_inline int build_v4(void *data, void *end, __u32 n)
 	ip->check = 0;
 	ip->saddr = bpf_htonl(source_v4(n));
 	__builtin_memcpy(&ip->daddr, flood.dest, 4);
+	if (flood.dests)
+		ip->daddr = bpf_htonl(bpf_ntohl(ip->daddr) + n % flood.dests);
 #pragma unroll
 	for (i = 0; i < 10; i++)
 		sum += word[i];
@@ -160,6 +163,9 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	ip->saddr.s6_addr32[2] = bpf_htonl(lo >> 32);
 	ip->saddr.s6_addr32[3] = bpf_htonl(lo);
 	__builtin_memcpy(&ip->daddr, flood.dest, 16);
+	if (flood.dests)
+		ip->daddr.s6_addr32[3] =
+			bpf_htonl(bpf_ntohl(ip->daddr.s6_addr32[3]) + n % flood.dests);
 #pragma unroll
 	for (i = 0; i < 4; i++)
 		addresses += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];

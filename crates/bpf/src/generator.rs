@@ -5,6 +5,7 @@ use std::{
     mem::MaybeUninit,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use libbpf_rs::{
@@ -86,6 +87,7 @@ pub struct Generator {
     accept: OwnedFd,
     bss: MapHandle,
     sunk: MapHandle,
+    dests: AtomicU32,
 }
 
 impl Generator {
@@ -108,6 +110,7 @@ impl Generator {
             accept: keep(skel.progs.weir_accept.as_fd())?,
             bss: MapHandle::try_from(&skel.maps.bss).context(|| "keep a map".into())?,
             sunk: MapHandle::try_from(&skel.maps.data_sunk).context(|| "keep a map".into())?,
+            dests: AtomicU32::new(0),
         })
     }
 
@@ -167,6 +170,12 @@ impl Generator {
     /// [`Clients::request`](crate::clients::Clients::request).
     pub fn program(&self) -> BorrowedFd<'_> {
         self.generate.as_fd()
+    }
+
+    /// Floods from now on go to so many destinations, from [`Flood::dest`] on, each source
+    /// to one of them; 0: to that one.
+    pub fn spread(&self, dests: u32) {
+        self.dests.store(dests, Ordering::Relaxed);
     }
 
     /// Sends this many packets as fast as they go, and returns how long that
@@ -230,6 +239,7 @@ impl Generator {
             syn: syn.into(),
             pad: [0; 2],
             dest,
+            dests: self.dests.load(Ordering::Relaxed),
         };
         // SAFETY: plain old data without padding (its size is asserted).
         let bytes = unsafe {
@@ -287,4 +297,4 @@ impl Payload {
     }
 }
 
-const _: () = assert!(size_of::<flood>() == 52, "abi");
+const _: () = assert!(size_of::<flood>() == 56, "abi");
