@@ -193,7 +193,7 @@ impl Flows {
         open.extend(opened.unwrap().expect("each connection is answered"));
     }
 
-    /// Those that are open.
+    /// The ends of all open connections.
     pub fn all(&self) -> Vec<Ends> {
         self.open.iter().map(|(ends, _)| *ends).collect()
     }

@@ -76,7 +76,7 @@ impl Path {
         Self::with_room(DEFAULT_FLOWS, shift)
     }
 
-    /// And so many find room.
+    /// The same with room for so many flows.
     fn with_room(flows: u32, shift: u32) -> Self {
         let options = Options {
             v4_length: 24,
