@@ -220,6 +220,10 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	} else if (!walk(task, control, &space)) {
 		/* The sequence is of before the walk: who changes something meanwhile
 		 * makes the next one walk again. */
+		known = bpf_map_lookup_elem(&ident_spaces, &address);
+		/* Another of its threads may have been traced meanwhile. */
+		if (known)
+			key->flags |= known->flags & IDENT_ALTERED;
 		space.flags |= key->flags;
 		space.sequence = sequence;
 		space.second = second_now();

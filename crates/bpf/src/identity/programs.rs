@@ -352,8 +352,12 @@ impl Loaded {
                     let fd =
                         unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), fd.as_raw_fd()) };
                     let link = owned(fd).context(what)?;
-                    let _ = fs::remove_file(&pin);
-                    object::pin(link.as_fd(), &pin)?;
+                    // In one step: a daemon that is killed between two would leave nobody who
+                    // looks at senders.
+                    let next = pin.with_extension("next");
+                    let _ = fs::remove_file(&next);
+                    object::pin(link.as_fd(), &next)?;
+                    fs::rename(&next, &pin).context(what)?;
                 }
             }
         }

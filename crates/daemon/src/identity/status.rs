@@ -115,7 +115,7 @@ fn misses_of(level: Level) -> Option<&'static str> {
     match level {
         Level::Tracepoint => None,
         Level::Fentry => Some(
-            "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before (the tracepoint tcp_sendmsg_locked sees it, Linux 6.16)",
+            "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before; and with preempt=full, a send that begins while one on the same processor is looked at (the tracepoint tcp_sendmsg_locked, Linux 6.16, misses neither)",
         ),
     }
 }
