@@ -119,8 +119,8 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	    (addresses && is_neighbour_discovery(ctx, tc, l3, v4))) {
 		if (request->observe)
 			goto none;
-		length = otherwise == R_NOT_IP ? answer_arp(ctx, tc, b, l3, c)
-					       : answer_nd(ctx, tc, b, l3, c);
+		length = tc ? locate_tc(ctx, b, l3, c, otherwise == R_NOT_IP)
+			    : locate_xdp(ctx, b, l3, c, otherwise == R_NOT_IP);
 		if (!length)
 			goto none;
 		count(R_TARPIT, frame_len);

@@ -423,4 +423,19 @@ static __always_inline __u32 answer_nd(void *ctx, int tc, struct bait *b, __u32 
 	return LOCATED;
 }
 
+/* Not inline: few packets ask for an address, and what that takes of the stack is none
+ * of the other ones', which may go on to a pool. `l3` of what is not ARP is an IPv6
+ * header's. */
+static __noinline __u32 locate_xdp(struct xdp_md *ctx, struct bait *b, __u32 l3,
+				   struct tarpit_counter *c, int is_arp)
+{
+	return is_arp ? answer_arp(ctx, 0, b, l3, c) : answer_nd(ctx, 0, b, l3, c);
+}
+
+static __noinline __u32 locate_tc(struct __sk_buff *ctx, struct bait *b, __u32 l3,
+				  struct tarpit_counter *c, int is_arp)
+{
+	return is_arp ? answer_arp(ctx, 1, b, l3, c) : answer_nd(ctx, 1, b, l3, c);
+}
+
 #endif

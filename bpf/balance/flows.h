@@ -210,9 +210,12 @@ static __always_inline __u64 balance_place_of(const struct balance_bucket *bucke
 	for (i = 0; i < BALANCE_BUCKET; i++) {
 		__u64 here = balance_worth_least(&bucket->flows[i], hash, window) << 8 |
 			     (0xff - first - i);
-		__s64 lacks = best - here;
+		__s64 lacks = best - here, less = lacks >> 63;
 
-		best -= lacks & lacks >> 63;
+		/* All ones, or 0: of what it knows to be a sign clang makes a branch, and
+		 * keeps all that is compared on the stack until then. */
+		barrier_var(less);
+		best -= lacks & less;
 	}
 	return best;
 }

@@ -9,54 +9,31 @@ use std::{
 
 #[path = "build/constants.rs"]
 mod constants;
-
-/// One object, and one skeleton, each.
-const OBJECTS: [&str; 10] = [
-    "firewall/firewall",
-    "answer/answer",
-    "balance/decap",
-    "identity/identity",
-    "options/inject",
-    "token/token",
-    "token/gate",
-    "tools/clock",
-    "tools/generator",
-    "tools/hooks",
-];
+#[path = "build/objects.rs"]
+mod objects;
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let bpf = PathBuf::from("../../bpf");
-    // Debian keeps asm/ under the multiarch directory, which clang does not
-    // search for the bpf target.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    let machine = match arch.as_str() {
-        "aarch64" => "-D__TARGET_ARCH_arm64",
-        "riscv64" => "-D__TARGET_ARCH_riscv",
-        _ => "-D__TARGET_ARCH_x86",
-    };
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
-    let includes = [
-        format!("-I/usr/include/{arch}-linux-gnu"),
-        format!("-I{}", bpf.display()),
-    ];
+    let includes = objects::includes(&bpf, &arch);
     let mut command = Command::new(&clang);
     command.args(&includes);
     let abi = constants::generate(&bpf.join("abi"), command, &out);
     fs::write(out.join("abi.rs"), abi).expect("the build's directory is writable");
-    for object in OBJECTS {
+    for object in objects::OBJECTS {
         let source = bpf.join(format!("{object}.bpf.c"));
         let name = object.rsplit('/').next().unwrap_or(object);
         libbpf_cargo::SkeletonBuilder::new()
             .source(&source)
             .clang(&clang)
-            .clang_args(includes.iter().map(String::as_str).chain([
-                // 32-bit jumps and registers (Linux 5.1): clang 14 has fewer by
-                // default, and an innocent packet pays 1 ns for it.
-                "-mcpu=v3", "-Wall", "-Werror",
-                // Registers of tracepoints' arguments have the machine's names.
-                machine,
-            ]))
+            .clang_args(
+                includes
+                    .iter()
+                    .map(String::as_str)
+                    .chain(objects::flags(&arch)),
+            )
             .reference_obj(true)
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|e| panic!("cannot build {}: {e:#}", source.display()));

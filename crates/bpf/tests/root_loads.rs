@@ -3,6 +3,10 @@
 //! kernels prune less and know less (tests/kernels/ boots them). What a kernel lacks
 //! is left out by its probe, named. Root: loads BPF.
 
+#[path = "root_loads/compilers.rs"]
+mod compilers;
+#[path = "../build/objects.rs"]
+mod objects;
 #[path = "root_loads/stack.rs"]
 mod stack;
 
