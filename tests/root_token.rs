@@ -180,6 +180,30 @@ fn root_what_holds_a_signed_connection_stays_what_signed() {
     }
 }
 
+/// As the guide has it: a rule about curl and none about python3.
+#[test]
+fn root_connections_are_signed_where_nothing_is_denied() {
+    let Some(mut lab) = Lab::new("allow") else {
+        return;
+    };
+    lab.start_client(
+        "default = \"allow\"\nunknown = \"learn\"\n[app.rules.curl]\nverdict = \"allow\"\npath = \"/usr/bin/curl\"\n",
+    );
+    let curl = lab.aggregate_of_curl();
+    lab.start_server(&curl);
+    for address in SERVER {
+        soon("curl to get in", || {
+            (lab.client.curl(address, PORT) == "200").then_some(())
+        });
+        assert_eq!(lab.client.connects(address, OPEN), "connected");
+        let not_named = lab.server.outcome("not-named");
+        soon("a token of python3", || {
+            assert_eq!(lab.client.connects(address, PORT), "TimeoutError");
+            (lab.server.outcome("not-named") > not_named).then_some(())
+        });
+    }
+}
+
 #[test]
 fn root_tokens_of_others_are_refused_and_counted_by_reason() {
     let Some(mut lab) = Lab::new("replay") else {

@@ -3,11 +3,13 @@
 
 use std::{
     fs,
+    net::IpAddr,
     process::{Command, Stdio},
     time::{Duration, SystemTime},
 };
 
 use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
+use weir_testkit::packet::{Packet, proto};
 use weir_token::{DatagramStatement, TokenOption, VERSION, epoch_at, key_file::Key};
 
 use super::{
@@ -23,6 +25,9 @@ const PORT: u16 = 5300;
 const OPEN: u16 = 5301;
 
 const SENDERS: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/python3\", \"/usr/bin/perl\"]\n";
+
+/// As the guide has it: nothing is denied, and perl has no rule.
+const EVERYBODY: &str = "default = \"allow\"\nunknown = \"learn\"\n[app.rules.python]\nverdict = \"allow\"\npath = \"/usr/bin/python3\"\n";
 
 /// Answers each datagram with its length and digest.
 const SERVE: &str = "
@@ -141,8 +146,12 @@ impl Lab {
 
     /// The client signs to the server, which wants tokens of python3.
     fn start(&mut self, more: &str) -> String {
+        self.start_with(SENDERS, more)
+    }
+
+    fn start_with(&mut self, app: &str, more: &str) -> String {
         self.client.configure(&format!(
-            "[app]\ncgroup = \"{{cgroup}}\"\n{SENDERS}\n[token]\nkeys = \"{{dir}}/keys\"\nsign_udp_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\n"
+            "[app]\ncgroup = \"{{cgroup}}\"\n{app}\n[token]\nkeys = \"{{dir}}/keys\"\nsign_udp_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\n"
         ));
         self.client.weir.start();
         let python = soon("python3 to be known", || {
@@ -333,6 +342,22 @@ fn root_datagrams_of_every_size_arrive_with_a_token_or_without() {
 }
 
 #[test]
+fn root_datagrams_are_signed_where_nothing_is_denied() {
+    let Some(mut lab) = Lab::new("udp-all") else {
+        return;
+    };
+    lab.start_with(EVERYBODY, "");
+    for address in SERVER {
+        assert_eq!(lab.perl(None, address, OPEN), "answer");
+        let not_named = lab.server.outcome("not-named");
+        soon("a token of perl", || {
+            assert_eq!(lab.perl(None, address, PORT), "silence");
+            (lab.server.outcome("not-named") > not_named).then_some(())
+        });
+    }
+}
+
+#[test]
 fn root_a_path_that_takes_less_is_respected() {
     let Some(mut lab) = Lab::new("udp-path") else {
         return;
@@ -373,53 +398,18 @@ fn root_hosts_without_weir_take_datagrams_with_tokens() {
 
 /// A frame from the third host to the server through the router.
 fn frame(lab: &Lab, source: (&str, u16), dest: &str, token: Option<TokenOption>) -> Vec<u8> {
-    let (from, to): (std::net::IpAddr, std::net::IpAddr) =
-        (source.0.parse().unwrap(), dest.parse().unwrap());
-    let mut udp = [source.1.to_be_bytes(), PORT.to_be_bytes()].concat();
-    udp.extend(13_u16.to_be_bytes());
-    udp.extend([0, 0]);
-    udp.extend(b"hello");
-    let (mac_of, sum) = (&lab.veths[2], |bytes: &[u8]| {
-        let words = bytes.chunks(2);
-        words
-            .map(|w| u32::from(w[0]) << 8 | w.get(1).copied().map_or(0, u32::from))
-            .sum::<u32>()
-    });
-    let folded = |sum: u32| {
-        let sum = (sum & 0xffff) + (sum >> 16);
-        (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+    let veth = &lab.veths[2];
+    let (from, to) = (source.0.parse().unwrap(), dest.parse().unwrap());
+    let packet = Packet::eth_between(veth.mac(Side::A), veth.mac(Side::B)).ip(from, to);
+    let packet = match (token, from) {
+        (None, _) => packet,
+        (Some(token), IpAddr::V4(_)) => packet.options(&token.ipv4_bytes()),
+        // Next header and length are the builder's.
+        (Some(token), IpAddr::V6(_)) => {
+            packet.extension(proto::DESTINATION, &token.ipv6_header()[2..])
+        }
     };
-    let mut frame = [mac_of.mac(Side::B), mac_of.mac(Side::A)].concat();
-    match (from, to) {
-        (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) => {
-            let options = token.map(|token| token.ipv4_bytes().to_vec());
-            let options = options.unwrap_or_default();
-            let words = 5 + options.len() as u8 / 4;
-            frame.extend([8, 0]);
-            let mut ip = vec![0x40 | words, 0, 0, words * 4 + 13, 0, 0, 0x40, 0, 64, 17];
-            ip.extend([0, 0]);
-            ip.extend([from.octets(), to.octets()].concat());
-            ip.extend(options);
-            let check = folded(sum(&ip));
-            ip[10..12].copy_from_slice(&check);
-            frame.extend(ip);
-        }
-        (std::net::IpAddr::V6(from), std::net::IpAddr::V6(to)) => {
-            let header = token.map(|token| token.ipv6_header().to_vec());
-            let first = if header.is_some() { 60 } else { 17 };
-            let header = header.unwrap_or_default();
-            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-            frame.extend([0, header.len() as u8 + 13, first, 64]);
-            frame.extend([from.octets(), to.octets()].concat());
-            frame.extend(header);
-            let pseudo = sum(&from.octets()) + sum(&to.octets()) + 17 + 13;
-            let check = folded(pseudo + sum(&udp));
-            udp[6..8].copy_from_slice(&check);
-        }
-        _ => unreachable!("both are of one family"),
-    }
-    frame.extend(udp);
-    frame
+    packet.udp(source.1, PORT).payload(b"hello").build()
 }
 
 #[test]
