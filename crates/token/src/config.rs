@@ -4,7 +4,7 @@
 mod overlap;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -362,7 +362,15 @@ fn interfaces(section: &mut Section<'_, '_>, sign_udp_to: &[Prefix]) -> Option<V
             format!("interfaces in [token] has {count} names; allowed: {INTERFACES}"),
         );
     }
+    let mut seen = BTreeSet::new();
     for At { value, line } in &list.value {
+        if !seen.insert(value.as_str()) {
+            section.error(
+                *line,
+                format!("interfaces in [token] has {value:?} twice; allowed: each interface once"),
+            );
+            continue;
+        }
         // As the kernel takes them (dev_valid_name).
         let is_fit = (1..16).contains(&value.len())
             && !value.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());

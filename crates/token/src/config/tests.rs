@@ -149,6 +149,10 @@ fn datagrams_are_signed_and_wanted() {
             "weir.toml:3: interfaces in [token] has \"a name of 16 bytes\"",
         ),
         (
+            text.replace("[\"eth0\",", "[\"eth0\", \"vlan.7\", \"eth0\","),
+            "weir.toml:3: interfaces in [token] has \"eth0\" twice",
+        ),
+        (
             text.replace("[\"eth0\", \"vlan.7\"]", "[]"),
             "interfaces in [token] has 0 names",
         ),
