@@ -224,16 +224,17 @@ enum token_signing {
 };
 
 /* Datagrams to networks of sign_udp_to. */
-enum token_tagging {
-	TOKEN_T_SIGNED,	   /* with a token */
-	TOKEN_T_NO_SIGNER, /* without: no key, or not one known program */
-	TOKEN_T_TOO_BIG,   /* without: longer than the path or the device takes */
-	TOKEN_T_NO_ROOM,  /* without: other options or extension headers are in the way */
-	TOKEN_T_FRAGMENT, /* without: in fragments */
-	TOKEN_T_REFUSED,  /* without: the kernel made no room, or a frame of another form
-			   */
-	TOKEN_T_BROKEN,	  /* dropped: the kernel failed with a part of it written */
-	TOKEN_T_MAX,
+enum token_udp_signing {
+	TOKEN_UDP_SIGNED,    /* with a token */
+	TOKEN_UDP_NO_SIGNER, /* without: no key, or not one known program */
+	TOKEN_UDP_TOO_BIG,   /* without: longer than the path or the device takes */
+	TOKEN_UDP_NO_ROOM,   /* without: other options or extension headers are in the way
+			      */
+	TOKEN_UDP_FRAGMENT,  /* without: in fragments */
+	TOKEN_UDP_REFUSED, /* without: the kernel made no room, or a frame of another form
+			    */
+	TOKEN_UDP_BROKEN,  /* dropped: the kernel failed with a part of it written */
+	TOKEN_UDP_SIGNINGS,
 };
 
 _Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");

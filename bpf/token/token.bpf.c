@@ -5,7 +5,7 @@
  *
  *   sockops             the SYN of a known program gets its token (sign.h)
  *   cgroup_skb/egress   on such a connection nobody else sends (sign.h)
- *   tc egress           a datagram of a known program gets its token (tag.h)
+ *   tc egress           a datagram of a known program gets its token (sign_datagram.h)
  *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h),
  *                       and no other datagrams (datagram.h)
  *   cgroup_skb/egress   datagrams that begin a flow from such a port (datagram.h)
@@ -14,6 +14,6 @@
  * In a control group, not at an interface, where that is possible: there the sender's and
  * the receiver's sockets are known, and packets are whole. */
 #include "token/match.h"
-#include "token/tag.h"
+#include "token/sign_datagram.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -54,7 +54,7 @@ struct Side {
     /// Attaches it; the side that verifies if that is said.
     attach: Box<dyn Fn(bool) -> weir_bpf::Result<()>>,
     /// Puts tokens into datagrams, on the side that signs.
-    tagger: Option<token::Tagger>,
+    datagram_signer: Option<token::DatagramSigner>,
     pins: Vec<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl Side {
             pins: enforced::pins(instance)?,
             instance: instance.to_owned(),
             tokens,
-            tagger: loaded.tagger()?,
+            datagram_signer: loaded.datagram_signer()?,
             attach: Box::new(move |verify| loaded.attach(verify)),
         })
     }
@@ -135,9 +135,9 @@ impl Tokens {
             },
         };
         self.client.resume(&signing, false)?;
-        if let (true, Some(tagger)) = (is_udp, &self.client.tagger) {
+        if let (true, Some(datagram_signer)) = (is_udp, &self.client.datagram_signer) {
             let index = client.ifindex(device)?;
-            client.enter(|| tagger.attach(index, true))??;
+            client.enter(|| datagram_signer.attach(index, true))??;
         }
         match used {
             TokenUse::Signed | TokenUse::DatagramsSigned => Ok(()),

@@ -3,17 +3,17 @@
 //! token of whom. Keys come here as keys of SipHash, of one identity each; the secrets that
 //! they are made of do not.
 
+mod datagram_signer;
 mod gate;
 mod policy;
 mod programs;
 mod refused;
-mod tagger;
 
+pub use datagram_signer::DatagramSigner;
 pub use gate::match_pin;
 pub use policy::{Claim, Requirement, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
-pub use tagger::{MAX_INTERFACES, Tagger};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -120,7 +120,7 @@ pub struct SigningCounts {
     pub changed: u64,
 }
 
-/// What became of UDP datagrams to networks of `sign_udp_to`; see `enum token_tagging`.
+/// What became of UDP datagrams to networks of `sign_udp_to`; see `enum token_udp_signing`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramCounts {
     /// Datagrams that left with a token; a superpacket of several counts once.
@@ -463,13 +463,13 @@ impl Tokens {
     pub fn datagrams(&self) -> Result<DatagramCounts> {
         let read = |number| sum_of(&self.udp_signings, number, "tokens");
         Ok(DatagramCounts {
-            signed: read(abi::TOKEN_T_SIGNED)?,
-            without_signer: read(abi::TOKEN_T_NO_SIGNER)?,
-            too_big: read(abi::TOKEN_T_TOO_BIG)?,
-            without_room: read(abi::TOKEN_T_NO_ROOM)?,
-            fragment: read(abi::TOKEN_T_FRAGMENT)?,
-            refused: read(abi::TOKEN_T_REFUSED)?,
-            broken: read(abi::TOKEN_T_BROKEN)?,
+            signed: read(abi::TOKEN_UDP_SIGNED)?,
+            without_signer: read(abi::TOKEN_UDP_NO_SIGNER)?,
+            too_big: read(abi::TOKEN_UDP_TOO_BIG)?,
+            without_room: read(abi::TOKEN_UDP_NO_ROOM)?,
+            fragment: read(abi::TOKEN_UDP_FRAGMENT)?,
+            refused: read(abi::TOKEN_UDP_REFUSED)?,
+            broken: read(abi::TOKEN_UDP_BROKEN)?,
         })
     }
 

@@ -36,8 +36,8 @@ const MATCH: u32 = 0xffff;
 const MOST: [(&str, u64); 7] = [
     ("sign", 3_100),
     ("keep", 300),
-    ("tag", 4_200),
-    ("tag-ip", 4_200),
+    ("sign-udp", 4_200),
+    ("sign-udp-ip", 4_200),
     ("own", 3_200),
     ("verify", 21_700),
     ("match", 15_000),

@@ -39,7 +39,7 @@ use crate::{
     identity::{Apps, KnownSince, PinPlace},
     threads::Pulse,
 };
-use interfaces::TaggedInterfaces;
+use interfaces::SigningInterfaces;
 use keys::KeysError;
 pub use status::{DatagramStatus, KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
@@ -99,8 +99,8 @@ struct State {
     before: BTreeMap<String, OutcomeCounts>,
     followed: Instant,
     /// What puts tokens into datagrams; `None`: none are signed.
-    tagger: Option<kernel::Tagger>,
-    tagged: TaggedInterfaces,
+    datagram_signer: Option<kernel::DatagramSigner>,
+    signing_at: SigningInterfaces,
     looked: Instant,
 }
 
@@ -260,12 +260,12 @@ impl Tokens {
                     .collect()
             }
         };
-        let tagger = match config.sign_udp_to.is_empty() {
+        let datagram_signer = match config.sign_udp_to.is_empty() {
             true => None,
-            false => loaded.tagger()?,
+            false => loaded.datagram_signer()?,
         };
-        if tagger.is_none() {
-            loaded.end_tagging();
+        if datagram_signer.is_none() {
+            loaded.end_signing_udp();
         }
         let mut fresh = State {
             kernel,
@@ -277,8 +277,8 @@ impl Tokens {
             known: None,
             before,
             followed: Instant::now(),
-            tagger,
-            tagged: TaggedInterfaces::default(),
+            datagram_signer,
+            signing_at: SigningInterfaces::default(),
             looked: Instant::now(),
         };
         fresh.before.retain(|name, _| {
@@ -303,7 +303,7 @@ impl Tokens {
     }
 
     fn alert_signing(&self, state: &State) {
-        match &state.tagged.problem {
+        match &state.signing_at.problem {
             None => self.alerts.clear(ABOUT_INTERFACES),
             Some(problem) => self.alerts.raise(ABOUT_INTERFACES, problem.clone()),
         }
@@ -395,8 +395,8 @@ impl State {
 
     /// Has datagrams get tokens where they leave now.
     fn follow_interfaces(&mut self) {
-        if let Some(tagger) = &self.tagger {
-            self.tagged = interfaces::follow(tagger, &self.config);
+        if let Some(datagram_signer) = &self.datagram_signer {
+            self.signing_at = interfaces::follow(datagram_signer, &self.config);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A UDP datagram as far as tokens are concerned, and a token as it stands in its IP header:
 //! an option of IPv4, or of an IPv6 destination options header. The reference that the
-//! programs in the kernel (`bpf/token/tag.h`, `bpf/token/datagram.h`) are held against.
+//! programs in the kernel (`bpf/token/sign_datagram.h`, `bpf/token/datagram.h`) are held against.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -18,7 +18,7 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::{PORTS, Tagger, Tokens, gate, tagger};
+use super::{DatagramSigner, PORTS, Tokens, datagram_signer, gate};
 use crate::{
     abi,
     error::{Context, Result},
@@ -44,7 +44,7 @@ pub struct Loaded {
     /// In the order of [`SIGNING`]; `None`: nobody signs.
     signing: Option<[OwnedFd; 2]>,
     /// At interfaces with an Ethernet header, and at others.
-    tagging: Option<[OwnedFd; 2]>,
+    signing_udp: Option<[OwnedFd; 2]>,
     /// In the order of [`VERIFYING`].
     verifying: [OwnedFd; 2],
     matcher: OwnedFd,
@@ -137,8 +137,8 @@ impl Tokens {
             None => {
                 open.progs.weir_token_sign.set_autoload(false);
                 open.progs.weir_token_keep.set_autoload(false);
-                open.progs.weir_token_tag.set_autoload(false);
-                open.progs.weir_token_tag_ip.set_autoload(false);
+                open.progs.weir_sign_udp.set_autoload(false);
+                open.progs.weir_sign_udp_ip.set_autoload(false);
                 let maps = &mut open.maps;
                 for map in [&mut maps.ident_sockets, &mut maps.ident_sets] {
                     map.set_autocreate(false).context(what)?;
@@ -186,22 +186,22 @@ impl Tokens {
         if is_fresh {
             object::pin(skel.progs.weir_token_verify.as_fd(), &dir.join("whole"))?;
         }
-        let (signing, tagging) = match identity {
+        let (signing, signing_udp) = match identity {
             Some(_) => (
                 Some([
                     keep(skel.progs.weir_token_sign.as_fd())?,
                     keep(skel.progs.weir_token_keep.as_fd())?,
                 ]),
                 Some([
-                    keep(skel.progs.weir_token_tag.as_fd())?,
-                    keep(skel.progs.weir_token_tag_ip.as_fd())?,
+                    keep(skel.progs.weir_sign_udp.as_fd())?,
+                    keep(skel.progs.weir_sign_udp_ip.as_fd())?,
                 ]),
             ),
             None => (None, None),
         };
         let loaded = Loaded {
             signing,
-            tagging,
+            signing_udp,
             verifying: [
                 keep(skel.progs.weir_token_own.as_fd())?,
                 keep(skel.progs.weir_token_verify.as_fd())?,
@@ -247,8 +247,8 @@ impl Loaded {
     }
 
     /// What puts tokens into datagrams at interfaces; `None`: nobody signs.
-    pub fn tagger(&self) -> Result<Option<Tagger>> {
-        let Some(programs) = &self.tagging else {
+    pub fn datagram_signer(&self) -> Result<Option<DatagramSigner>> {
+        let Some(programs) = &self.signing_udp else {
             return Ok(None);
         };
         let copy = |of: &OwnedFd| {
@@ -256,12 +256,12 @@ impl Loaded {
             copied.context(|| "keep a program of [token]".into())
         };
         let programs = [copy(&programs[0])?, copy(&programs[1])?];
-        Ok(Some(Tagger::new(programs, &self.dir)?))
+        Ok(Some(DatagramSigner::new(programs, &self.dir)?))
     }
 
     /// Takes tokens of datagrams away from every interface.
-    pub fn end_tagging(&self) {
-        tagger::end(&self.dir);
+    pub fn end_signing_udp(&self) {
+        datagram_signer::end(&self.dir);
     }
 
     fn link(&self, name: &str) -> PathBuf {
@@ -321,12 +321,16 @@ impl Loaded {
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         let signing = self.signing.iter().flatten();
         let names = SIGNING.iter().map(|(name, _)| *name);
-        let tagging = self.tagging.iter().flatten();
+        let signing_udp = self.signing_udp.iter().flatten();
         let verifying = VERIFYING.iter().map(|(name, _)| *name);
         let verifying = verifying.zip(self.verifying.iter().map(AsFd::as_fd));
         names
             .zip(signing.map(AsFd::as_fd))
-            .chain(["tag", "tag-ip"].into_iter().zip(tagging.map(AsFd::as_fd)))
+            .chain(
+                ["sign-udp", "sign-udp-ip"]
+                    .into_iter()
+                    .zip(signing_udp.map(AsFd::as_fd)),
+            )
             .chain(verifying)
             .chain([("match", self.matcher())])
     }
@@ -363,7 +367,7 @@ fn detach_where(root: &Path, instance: &str, is_over: impl Fn(&str) -> bool) -> 
                 object::end_link(&link);
             }
         }
-        tagger::end(&entry.path());
+        datagram_signer::end(&entry.path());
         pins::remove_tree(&entry.path())?;
     }
     Ok(())

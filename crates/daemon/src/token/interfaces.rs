@@ -4,15 +4,15 @@
 
 use weir_bpf::{
     device::{Device, name_of},
-    token::{MAX_INTERFACES, Tagger},
+    token::DatagramSigner,
 };
-use weir_token::config::TokenConfig;
+use weir_token::config::{MAX_INTERFACES, TokenConfig};
 
 use crate::host::interfaces_to;
 
 /// Where datagrams get tokens, and where they do not though they should.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct TaggedInterfaces {
+pub(super) struct SigningInterfaces {
     /// The names of those that have the program.
     pub(super) names: Vec<String>,
     /// The text of an alert; `None`: nothing is wrong.
@@ -20,13 +20,13 @@ pub(super) struct TaggedInterfaces {
 }
 
 /// Puts the program at the interfaces that should have it, and takes it from all others.
-pub(super) fn follow(tagger: &Tagger, config: &TokenConfig) -> TaggedInterfaces {
+pub(super) fn follow(datagram_signer: &DatagramSigner, config: &TokenConfig) -> SigningInterfaces {
     let mut problems = Vec::new();
+    // Each once: the configuration names none twice, and routes are read as a set.
     let mut names = match &config.interfaces {
         Some(names) => names.clone(),
         None => routed(config, &mut problems),
     };
-    names.dedup();
     if names.len() > MAX_INTERFACES {
         problems.push(format!(
             "routes to sign_udp_to lead to {} interfaces, and only {MAX_INTERFACES} of them sign: name those that matter in interfaces",
@@ -35,11 +35,11 @@ pub(super) fn follow(tagger: &Tagger, config: &TokenConfig) -> TaggedInterfaces 
         names.truncate(MAX_INTERFACES);
     }
     let mut attached = Vec::new();
-    let mut tagged = Vec::new();
+    let mut signing_at = Vec::new();
     for name in names {
         let done = match Device::find_present(&name) {
             Ok(Some(device)) => {
-                let done = tagger.attach(device.index, device.is_ethernet());
+                let done = datagram_signer.attach(device.index, device.is_ethernet());
                 done.map(|()| device.index).map_err(|e| e.to_string())
             }
             Ok(None) => Err("it is not there".to_owned()),
@@ -48,17 +48,17 @@ pub(super) fn follow(tagger: &Tagger, config: &TokenConfig) -> TaggedInterfaces 
         match done {
             Ok(index) => {
                 attached.push(index);
-                tagged.push(name);
+                signing_at.push(name);
             }
             Err(error) => problems.push(format!("{name}: {error}")),
         }
     }
-    tagger.keep_only(&attached);
-    if tagged.is_empty() && problems.is_empty() {
+    datagram_signer.keep_only(&attached);
+    if signing_at.is_empty() && problems.is_empty() {
         problems.push("no route leads to sign_udp_to".to_owned());
     }
-    TaggedInterfaces {
-        names: tagged,
+    SigningInterfaces {
+        names: signing_at,
         problem: (!problems.is_empty()).then(|| {
             format!(
                 "UDP datagrams to sign_udp_to leave without a token where this is so: {}",

@@ -152,13 +152,13 @@ impl State {
         let now = Timestamp::now();
         let config = &self.config;
         let keys = self.keys.keys().iter();
-        let udp = match self.tagger {
+        let udp = match self.datagram_signer {
             None => None,
             Some(_) => {
                 let counts = self.kernel.datagrams()?;
                 Some(DatagramStatus {
                     to: texts(&config.sign_udp_to),
-                    interfaces: self.tagged.names.clone(),
+                    interfaces: self.signing_at.names.clone(),
                     signed: counts.signed,
                     without_signer: counts.without_signer,
                     too_big: counts.too_big,

@@ -1,4 +1,4 @@
-//! The program that puts tokens into UDP datagrams (`bpf/token/tag.h`), at the interfaces
+//! The program that puts tokens into UDP datagrams (`bpf/token/sign_datagram.h`), at the interfaces
 //! by which they leave. Each attachment is pinned beside the tables, and goes on without a
 //! daemon.
 
@@ -16,21 +16,18 @@ use crate::{
     error::{Context, Error, Result},
 };
 
-/// Interfaces with the program.
-pub const MAX_INTERFACES: usize = 64;
-
 /// What the pins begin with; then come network namespace and interface.
-const PIN: &str = "tag-";
+const PIN: &str = "sign-udp-";
 
 /// The loaded program, in both forms.
-pub struct Tagger {
+pub struct DatagramSigner {
     /// At interfaces with an Ethernet header, and at others.
     programs: [OwnedFd; 2],
     dir: PathBuf,
     namespace: u64,
 }
 
-impl Tagger {
+impl DatagramSigner {
     pub(super) fn new(programs: [OwnedFd; 2], dir: &Path) -> Result<Self> {
         let namespace = fs::metadata("/proc/self/ns/net")
             .context(|| "tell this network namespace from others".into())?;

@@ -7,8 +7,8 @@
  * was. Checksums of UDP stay right, computed or not, for nothing of what they cover
  * changes. Of a superpacket (GSO) each datagram gets a copy of the header, so of the
  * token. */
-#ifndef WEIR_TOKEN_TAG_H
-#define WEIR_TOKEN_TAG_H
+#ifndef WEIR_TOKEN_SIGN_DATAGRAM_H
+#define WEIR_TOKEN_SIGN_DATAGRAM_H
 
 #include <linux/pkt_cls.h>
 #include <linux/udp.h>
@@ -22,23 +22,23 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TOKEN_T_MAX);
+	__uint(max_entries, TOKEN_UDP_SIGNINGS);
 	__type(key, __u32);
 	__type(value, __u64);
 } token_udp_signings SEC(".maps");
 
 /* As it stands before a UDP header of IPv6. */
-struct tag_extension {
+struct token_extension {
 	__u8 next;
 	__u8 len;
 	__u8 padding[2];
 	struct token_option option;
 };
 
-_Static_assert(sizeof(struct tag_extension) == TOKEN_EXTENSION, "abi");
+_Static_assert(sizeof(struct token_extension) == TOKEN_EXTENSION, "abi");
 
 /* A datagram as far as it counts here. */
-struct tag_packet {
+struct leaving_datagram {
 	union token_input input;
 	struct token_network to;
 	__u32 l2;    /* bytes of the link-layer header */
@@ -48,18 +48,18 @@ struct tag_packet {
 	__u32 v4;
 };
 
-static __always_inline int count_tagging(enum token_tagging what)
+static __always_inline int count_udp_signing(enum token_udp_signing what)
 {
 	__u32 key = what;
 	__u64 *number = bpf_map_lookup_elem(&token_udp_signings, &key);
 
 	if (number)
 		__sync_fetch_and_add(number, 1);
-	return what == TOKEN_T_BROKEN ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return what == TOKEN_UDP_BROKEN ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 /* Do tokens of datagrams go to p->to.addr? */
-static __always_inline int is_signed_to(struct tag_packet *p,
+static __always_inline int is_signed_to(struct leaving_datagram *p,
 					const struct token_control *control)
 {
 	p->to.bits = 32 + 128;
@@ -77,9 +77,10 @@ static __always_inline int has_token(struct __sk_buff *skb, __u32 at, __u8 len)
 	       head[3] == (TOKEN_EXID & 0xff);
 }
 
-/* TOKEN_T_SIGNED: it may get a token. TOKEN_T_MAX: it is none of ours. */
-static __noinline enum token_tagging tag_read(struct __sk_buff *skb, struct tag_packet *p,
-					      const struct token_control *control)
+/* TOKEN_UDP_SIGNED: it may get a token. TOKEN_UDP_SIGNINGS: it is none of ours. */
+static __noinline enum token_udp_signing read_leaving(struct __sk_buff *skb,
+						      struct leaving_datagram *p,
+						      const struct token_control *control)
 {
 	__u32 l2 = p->l2;
 
@@ -88,12 +89,12 @@ static __noinline enum token_tagging tag_read(struct __sk_buff *skb, struct tag_
 
 		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.version != 4 ||
 		    ip.protocol != IPPROTO_UDP)
-			return TOKEN_T_MAX;
+			return TOKEN_UDP_SIGNINGS;
 		map_v4(p->to.addr, ip.daddr);
 		if (!is_signed_to(p, control) || ip.frag_off & bpf_htons(OFFSET))
-			return TOKEN_T_MAX;
+			return TOKEN_UDP_SIGNINGS;
 		if (ip.frag_off & bpf_htons(FRAGMENT))
-			return TOKEN_T_FRAGMENT;
+			return TOKEN_UDP_FRAGMENT;
 		map_v4(p->input.statement.source, ip.saddr);
 		p->v4 = 1;
 		p->more = TOKEN_BYTES;
@@ -101,9 +102,9 @@ static __noinline enum token_tagging tag_read(struct __sk_buff *skb, struct tag_
 		p->l4 = l2 + ip.ihl * 4;
 		if (ip.ihl > 5) {
 			if (has_token(skb, l2 + sizeof(ip), TOKEN_BYTES))
-				return TOKEN_T_MAX;
+				return TOKEN_UDP_SIGNINGS;
 			if (ip.ihl * 4 + TOKEN_BYTES > 60)
-				return TOKEN_T_NO_ROOM;
+				return TOKEN_UDP_NO_ROOM;
 		}
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		__u32 at = l2 + sizeof(struct ipv6hdr);
@@ -111,37 +112,38 @@ static __noinline enum token_tagging tag_read(struct __sk_buff *skb, struct tag_
 		__u8 head[4];
 
 		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.version != 6)
-			return TOKEN_T_MAX;
+			return TOKEN_UDP_SIGNINGS;
 		__builtin_memcpy(p->to.addr, &ip.daddr, 16);
 		if (!is_signed_to(p, control))
-			return TOKEN_T_MAX;
+			return TOKEN_UDP_SIGNINGS;
 		if (ip.nexthdr == IPPROTO_FRAGMENT) {
 			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)) || head[2] ||
 			    head[3] & 0xf8)
-				return TOKEN_T_MAX;
-			return TOKEN_T_FRAGMENT;
+				return TOKEN_UDP_SIGNINGS;
+			return TOKEN_UDP_FRAGMENT;
 		}
 		if (ip.nexthdr == IPPROTO_DSTOPTS &&
 		    has_token(skb, at + TOKEN_EXTENSION - TOKEN_BYTES, TOKEN_BYTES - 2))
-			return TOKEN_T_MAX;
+			return TOKEN_UDP_SIGNINGS;
 		if (ip.nexthdr != IPPROTO_UDP)
-			return TOKEN_T_NO_ROOM;
+			return TOKEN_UDP_NO_ROOM;
 		__builtin_memcpy(p->input.statement.source, &ip.saddr, 16);
 		p->more = TOKEN_EXTENSION;
 		p->bytes = bpf_ntohs(ip.payload_len) + sizeof(ip);
 		p->l4 = at;
 	} else {
-		return TOKEN_T_MAX;
+		return TOKEN_UDP_SIGNINGS;
 	}
 	__builtin_memcpy(p->input.statement.dest, p->to.addr, 16);
 	if (p->bytes != skb->len - l2 ||
 	    bpf_skb_load_bytes(skb, p->l4, &p->input.statement.source_port, 4))
-		return TOKEN_T_REFUSED;
-	return TOKEN_T_SIGNED;
+		return TOKEN_UDP_REFUSED;
+	return TOKEN_UDP_SIGNED;
 }
 
 /* Is there room for the token on the way? */
-static __always_inline int has_room(struct __sk_buff *skb, const struct tag_packet *p)
+static __always_inline int has_room(struct __sk_buff *skb,
+				    const struct leaving_datagram *p)
 {
 	__u32 mtu = 0, path = path_mtu(skb, p->v4), bytes = p->bytes;
 
@@ -155,7 +157,8 @@ static __always_inline int has_room(struct __sk_buff *skb, const struct tag_pack
 }
 
 /* Writes the length of the IP packet, which has grown; 0: it is there. */
-static __always_inline int tag_length(struct __sk_buff *skb, const struct tag_packet *p)
+static __always_inline int grow_length(struct __sk_buff *skb,
+				       const struct leaving_datagram *p)
 {
 	__u32 before = p->v4 ? p->bytes : p->bytes - sizeof(struct ipv6hdr);
 	__be16 old = bpf_htons(before), new = bpf_htons(before + p->more);
@@ -170,10 +173,10 @@ static __always_inline int tag_length(struct __sk_buff *skb, const struct tag_pa
 					&new, sizeof(new), 0);
 }
 
-static __always_inline enum token_tagging write_ipv4(struct __sk_buff *skb,
-						     const struct tag_packet *p,
-						     struct token_option *option,
-						     __u64 flags)
+static __always_inline enum token_udp_signing write_ipv4(struct __sk_buff *skb,
+							 const struct leaving_datagram *p,
+							 struct token_option *option,
+							 __u64 flags)
 {
 	__u32 check = p->l2 + offsetof(struct iphdr, check);
 	__be16 first, grown;
@@ -182,7 +185,7 @@ static __always_inline enum token_tagging write_ipv4(struct __sk_buff *skb,
 	option->len = TOKEN_BYTES;
 	if (bpf_skb_load_bytes(skb, p->l2, &first, sizeof(first)) ||
 	    bpf_skb_adjust_room(skb, TOKEN_BYTES, BPF_ADJ_ROOM_NET, flags))
-		return TOKEN_T_REFUSED;
+		return TOKEN_UDP_REFUSED;
 	grown = bpf_htons(bpf_ntohs(first) + (TOKEN_BYTES / 4 << 8));
 	if (bpf_skb_store_bytes(skb, p->l2 + sizeof(struct iphdr), option,
 				sizeof(*option), 0) ||
@@ -191,17 +194,16 @@ static __always_inline enum token_tagging write_ipv4(struct __sk_buff *skb,
 	    bpf_l3_csum_replace(
 		    skb, check, 0,
 		    bpf_csum_diff(NULL, 0, (void *)option, sizeof(*option), 0), 0) ||
-	    tag_length(skb, p))
-		return TOKEN_T_BROKEN;
-	return TOKEN_T_SIGNED;
+	    grow_length(skb, p))
+		return TOKEN_UDP_BROKEN;
+	return TOKEN_UDP_SIGNED;
 }
 
-static __always_inline enum token_tagging write_ipv6(struct __sk_buff *skb,
-						     const struct tag_packet *p,
-						     const struct token_option *option,
-						     __u64 flags)
+static __always_inline enum token_udp_signing
+write_ipv6(struct __sk_buff *skb, const struct leaving_datagram *p,
+	   const struct token_option *option, __u64 flags)
 {
-	struct tag_extension extension = {
+	struct token_extension extension = {
 		.next = IPPROTO_UDP,
 		.len = TOKEN_EXTENSION / 8 - 1,
 		.padding = {1, 0}, /* PadN of two bytes */
@@ -212,25 +214,25 @@ static __always_inline enum token_tagging write_ipv6(struct __sk_buff *skb,
 	extension.option.kind = TOKEN_IP_KIND;
 	extension.option.len = TOKEN_BYTES - 2;
 	if (bpf_skb_adjust_room(skb, TOKEN_EXTENSION, BPF_ADJ_ROOM_NET, flags))
-		return TOKEN_T_REFUSED;
+		return TOKEN_UDP_REFUSED;
 	if (bpf_skb_store_bytes(skb, p->l2 + sizeof(struct ipv6hdr), &extension,
 				sizeof(extension), 0) ||
 	    bpf_skb_store_bytes(skb, p->l2 + offsetof(struct ipv6hdr, nexthdr), &next, 1,
 				0) ||
-	    tag_length(skb, p))
-		return TOKEN_T_BROKEN;
-	return TOKEN_T_SIGNED;
+	    grow_length(skb, p))
+		return TOKEN_UDP_BROKEN;
+	return TOKEN_UDP_SIGNED;
 }
 
-static __always_inline int tag(struct __sk_buff *skb, __u32 l2)
+static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 {
 	struct token_control *control = control_get();
-	struct tag_packet p = {.l2 = l2};
+	struct leaving_datagram p = {.l2 = l2};
 	struct token_option option = {};
 	struct bpf_sock *sk = skb->sk;
 	struct ident_socket *holders;
 	struct token_signer *signer;
-	enum token_tagging what;
+	enum token_udp_signing what;
 	__u64 epoch, mac;
 	__u64 flags = 0;
 
@@ -244,16 +246,16 @@ static __always_inline int tag(struct __sk_buff *skb, __u32 l2)
 	holders = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!holders || skb->len < l2)
 		return TC_ACT_UNSPEC;
-	what = tag_read(skb, &p, control);
-	if (what == TOKEN_T_MAX)
+	what = read_leaving(skb, &p, control);
+	if (what == TOKEN_UDP_SIGNINGS)
 		return TC_ACT_UNSPEC;
-	if (what != TOKEN_T_SIGNED)
-		return count_tagging(what);
+	if (what != TOKEN_UDP_SIGNED)
+		return count_udp_signing(what);
 	signer = signer_of(holders);
 	if (!signer)
-		return count_tagging(TOKEN_T_NO_SIGNER);
+		return count_udp_signing(TOKEN_UDP_NO_SIGNER);
 	if (!has_room(skb, &p))
-		return count_tagging(TOKEN_T_TOO_BIG);
+		return count_udp_signing(TOKEN_UDP_TOO_BIG);
 	epoch = epoch_now();
 	p.input.statement.version = TOKEN_VERSION;
 	p.input.statement.key = signer->key_id;
@@ -271,21 +273,21 @@ static __always_inline int tag(struct __sk_buff *skb, __u32 l2)
 		flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	what = p.v4 ? write_ipv4(skb, &p, &option, flags)
 		    : write_ipv6(skb, &p, &option, flags);
-	return count_tagging(what);
+	return count_udp_signing(what);
 }
 
 /* At a device whose frames have an Ethernet header. */
 SEC("tcx/egress")
-int weir_token_tag(struct __sk_buff *skb)
+int weir_sign_udp(struct __sk_buff *skb)
 {
-	return tag(skb, ETHERNET);
+	return sign_datagram(skb, ETHERNET);
 }
 
 /* At one whose frames begin with the IP header. */
 SEC("tcx/egress")
-int weir_token_tag_ip(struct __sk_buff *skb)
+int weir_sign_udp_ip(struct __sk_buff *skb)
 {
-	return tag(skb, 0);
+	return sign_datagram(skb, 0);
 }
 
 #endif
