@@ -42,8 +42,9 @@
 /* Each unknown identity is asked about once in so many nanoseconds. */
 #define IDENT_ASK_NS 200000000
 /* Code that is changed in place moves no mapping: so whoever sends is walked again once
- * in 2^IDENT_SECOND jiffies: 1.02 s of the usual 250 a second, 2.56 s of 100. */
-#define IDENT_SECOND 8
+ * in each period of 2^IDENT_PERIOD_SHIFT jiffies: 1.02 s of the usual 250 a second,
+ * 2.56 s of 100. */
+#define IDENT_PERIOD_SHIFT 8
 /* A walk over the mappings that meets a writer is tried again so often. */
 #define IDENT_TRIES 256
 
@@ -165,7 +166,7 @@ struct ident_space {
 	__u64 executable; /* the key of its executable file; 0: it has none */
 	__u32 sequence;	  /* mm_lock_seq when it was walked */
 	__u16 flags;	  /* IDENT_ANONYMOUS, IDENT_ALTERED */
-	__u16 second;	  /* when that was, of IDENT_SECOND */
+	__u16 period;	  /* in which that was: jiffies >> IDENT_PERIOD_SHIFT */
 };
 
 struct ident_holder {
@@ -204,7 +205,7 @@ struct ident_socket {
 	__u8 raw;
 	__u8 is_cut;	   /* 1: it is being ended, and its reset is on its way */
 	__u8 has_overflow; /* 1: some of its flows are beyond IDENT_NEW_FLOWS */
-	__u16 second;	   /* when that sender was checked, of IDENT_SECOND */
+	__u16 period;	   /* in which that sender was checked, as ident_space.period */
 	__u8 is_traced;	   /* 1: that sender was, by another process */
 	__u8 pad[5];
 };

@@ -127,12 +127,12 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 	struct ident_key key;
 	__u32 sequence, uid = 0, flags, handle, traced;
 	int is_same;
-	__u16 second;
+	__u16 period;
 
 	if (!mm)
 		return;
 	sequence = sequence_of(mm);
-	second = second_now();
+	period = period_now();
 	traced = is_traced(task);
 	flags = policy_of(control)->flags;
 	if (flags & IDENT_BY_UID)
@@ -144,9 +144,9 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		  socket->is_traced == traced &&
 		  !(flags & IDENT_BY_UID && socket->uid != uid) &&
 		  !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup);
-	if (is_same && socket->second == second)
+	if (is_same && socket->period == period)
 		return;
-	socket->second = second;
+	socket->period = period;
 	socket->is_traced = traced;
 	if (socket->space && !is_same)
 		count(IDENT_C_CHANGED);

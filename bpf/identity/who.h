@@ -3,9 +3,10 @@
  *
  * The sequence of an address space moves whenever its mappings may change, by whatever
  * system call. While it stands still the set that was found last is right, and nothing
- * is walked, but for about once a second: a debugger, or who writes to /proc/PID/mem,
- * changes code without a change of the mappings. What they write to becomes a copy of the
- * process's own, which is what anon_vma tells of a mapping of a file. */
+ * is walked, but for once in each period (IDENT_PERIOD_SHIFT): a debugger, or who writes
+ * to /proc/PID/mem, changes code without a change of the mappings. What they write to
+ * becomes a copy of the process's own, which is what anon_vma tells of a mapping of a
+ * file. */
 #ifndef WEIR_IDENTITY_WHO_H
 #define WEIR_IDENTITY_WHO_H
 
@@ -184,9 +185,9 @@ policy_of(const struct ident_control *control)
 	return control->epoch & 1 ? &control->policies[1] : &control->policies[0];
 }
 
-static __always_inline __u16 second_now(void)
+static __always_inline __u16 period_now(void)
 {
-	return bpf_jiffies64() >> IDENT_SECOND;
+	return bpf_jiffies64() >> IDENT_PERIOD_SHIFT;
 }
 
 /* Does another process hold this thread, or the first one, as a debugger does? */
@@ -214,7 +215,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	/* Whoever was traced may have been told anything, and goes on with it. */
 	if (known)
 		key->flags |= known->flags & IDENT_ALTERED;
-	if (known && known->sequence == sequence && known->second == second_now()) {
+	if (known && known->sequence == sequence && known->period == period_now()) {
 		known->flags |= key->flags;
 		space = *known;
 	} else if (!walk(task, control, &space)) {
@@ -226,7 +227,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 			key->flags |= known->flags & IDENT_ALTERED;
 		space.flags |= key->flags;
 		space.sequence = sequence;
-		space.second = second_now();
+		space.period = period_now();
 		bpf_map_update_elem(&ident_spaces, &address, &space, BPF_ANY);
 	} else {
 		key->set[0] = key->set[1] = 0;
