@@ -1,5 +1,5 @@
-//! Programs whose code is changed in memory, or that another process traces, are told apart
-//! from those that are as their files: without a change of their mappings.
+//! Programs that another process traces (ptrace), or whose code is changed in memory, are told
+//! apart from those that are as their files: without a change of their mappings.
 
 #[path = "common/app_host.rs"]
 mod app_host;

@@ -123,7 +123,7 @@ const FIRST_ANSWERS: Duration = Duration::from_secs(3);
 pub enum AppError {
     /// This kernel cannot.
     #[error(
-        "[app] needs {0}, which this kernel lacks (Linux 6.16 or newer with BTF has it, and 6.7 or newer with fentry as well); remove [app]"
+        "[app] needs {0}, which this kernel lacks: it takes Linux 6.12 with fentry (Debian 13), or 6.16, and BTF; remove [app]"
     )]
     Lacks(String),
     /// The kernel refuses something.
