@@ -27,7 +27,8 @@ pub use token_loads::run as tokens;
 
 use crate::report::Report;
 
-/// What rows are called in which rules are in force.
+/// What rows are called in which rules are in force, at whichever level the kernel has; runs
+/// that are committed have them by this name.
 const LEVEL: &str = "strict";
 /// What is known in the target rows.
 const SMALL: Size = Size {
