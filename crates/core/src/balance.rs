@@ -1,4 +1,5 @@
-//! Load balancing: which real of a pool takes which flow, and of whom. Pure.
+//! Load balancing: which real of a pool takes which flow, and of whom; and the reference that
+//! the kernel's programs are tested against (`decision`). Pure.
 
 pub mod acl;
 pub mod decision;

@@ -2,6 +2,8 @@
 //! what becomes of a frame, byte by byte. It is written from the standards and the guide
 //! (`docs/guide/balance.md`, `docs/guide/reals-beyond-a-router.md`) in the plainest way, to
 //! compare the packet path with. It shares no code with it, and nobody may make it fast.
+//! No program of weir's asks it: it is the reference of a test program
+//! (`crates/bpf/tests/root_balance_reference.rs`), as `crate::verdict` is of the backends.
 //!
 //! Given are frames that the firewall lets pass. Where the standards leave a choice:
 //! * The host's stack has what is no pool's: other addresses and ports, IPv4 options, IPv6
