@@ -19,7 +19,8 @@ use super::{Common, ExitAnswer, show};
 /// sound file this host cannot do as it is: a geofence's database without countries,
 /// a state_dir that cannot be written, a pin_root that is no BPF file system, an
 /// interface that the backend's hook is not for, rules about programs that would shut out
-/// the SSH login in which it runs. Exit code 0 if all is well, 1 if the
+/// the SSH login in which it runs. It counts in what `weir pool add` and `weir real add` have
+/// added, and warns of what of it would not be in force. Exit code 0 if all is well, 1 if the
 /// file is sound but not all of it can be used, 2 if it has mistakes, as `weir
 /// reload`.
 #[derive(clap::Args)]
@@ -30,11 +31,15 @@ pub struct Args {
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
-    let (config, errors) = match Config::load(&common.config) {
+    let (config, errors) = match Config::load_with_added(&common.config) {
         Ok(config) => (Some(config), Vec::new()),
         Err(errors) => (None, errors.0),
     };
-    let warnings = config.as_ref().map_or(&[][..], |c| &c.warnings);
+    let warnings = config.iter().flat_map(|config| {
+        let complaints = config.added.complaints();
+        config.warnings.iter().cloned().chain(complaints)
+    });
+    let warnings: Vec<_> = warnings.collect();
     let mut problems = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
     if let Some(app) = config.as_ref().and_then(|config| config.app.as_ref())
         && let Some(login) = SshLogin::of_this_process()
@@ -91,7 +96,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         for problem in &problems {
             show::wrapped(format!("problem: {}", weir_daemon::escape(problem)))?;
         }
-        for warning in warnings {
+        for warning in &warnings {
             show::wrapped(format!("warning: {}", weir_daemon::escape(warning)))?;
         }
         if let Some(config) = &config {

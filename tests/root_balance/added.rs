@@ -230,29 +230,36 @@ fn root_a_pool_of_the_configuration_goes_before_one_that_was_added() {
         assert_eq!(alerts(weir), "[]");
     };
     for restarts in [false, true] {
-        let goes_on = |weir: &mut Weir, config: &str| {
+        let goes_on = |weir: &mut Weir, config: &str, why: &str| {
             weir.configure(config);
+            let warned = format!("pool shop, added by a command, is not in force: {why}");
+            let checked = weir.ask(&["check", "--json"]).json()["warnings"].to_string();
+            assert!(checked.contains(&warned.replace('"', "\\\"")), "{checked}");
             match restarts {
-                false => drop(weir.ask(&["reload"]).done()),
+                false => {
+                    let reloaded = weir.ask(&["reload"]).done().out;
+                    assert!(reloaded.contains(&warned), "{reloaded}");
+                }
                 true => {
                     weir.kill();
                     weir.run();
                 }
             }
         };
-        goes_on(&mut weir, &same_name);
+        weir.configure(&same_name);
         let place = line_of(&weir, "[pool.shop]");
-        assert_eq!(named(&weir, "shop").unwrap()["origin"], place);
         let why = format!("there is a pool shop in the configuration already ({place})");
+        goes_on(&mut weir, &same_name, &why);
+        assert_eq!(named(&weir, "shop").unwrap()["origin"], place);
         assert!(alerts(&weir).contains(&why), "{}", alerts(&weir));
         let listed = weir.ask(&["pool", "list"]).done();
         assert!(listed.err.contains(&why), "{listed:?}");
         is_back(&weir);
 
-        goes_on(&mut weir, &same_vip);
+        let why = "[pool.shop] serves 80/tcp of 192.0.2.81, which [pool.other] serves";
+        goes_on(&mut weir, &same_vip, why);
         live_reals(&weir, "other", 1);
         assert!(named(&weir, "shop").is_none());
-        let why = "[pool.shop] serves 80/tcp of 192.0.2.81, which [pool.other] serves";
         assert!(alerts(&weir).contains(why), "{}", alerts(&weir));
         assert_eq!(open(&segment, 0).unwrap().ask(CLIENT[0]), 1);
         is_back(&weir);

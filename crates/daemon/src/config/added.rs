@@ -41,6 +41,13 @@ impl NotInForce {
     }
 }
 
+impl std::fmt::Display for NotInForce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (subject, why) = (self.subject(), &self.why);
+        write!(f, "{subject}, added by a command, is not in force: {why}")
+    }
+}
+
 /// What was added, and what came of it.
 #[derive(Debug, Clone, Default)]
 pub struct WithAdded {
@@ -50,6 +57,16 @@ pub struct WithAdded {
     pub not_in_force: Vec<NotInForce>,
     /// What is allowed of it but probably not meant.
     pub warnings: Vec<String>,
+}
+
+impl WithAdded {
+    /// Says what of it is not in force, or that it cannot be read.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        let unreadable = self.all.unreadable.iter().map(|why| {
+            format!("{why}: pools and reals that commands have added are not in force")
+        });
+        unreadable.chain(self.not_in_force.iter().map(ToString::to_string))
+    }
 }
 
 impl Config {

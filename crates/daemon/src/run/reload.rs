@@ -420,10 +420,12 @@ impl Reloader {
             self.service.alerts.raise("allow-list", error.to_string());
         }
         tracing::info!("reloaded {}", new.file.display());
-        for warning in &new.warnings {
+        let mut warnings = new.warnings.clone();
+        warnings.extend(new.added.complaints());
+        for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        Ok(new.warnings.clone())
+        Ok(warnings)
     }
 
     /// The old configuration was in force a moment ago: that the kernel refuses some of

@@ -129,6 +129,11 @@ fn what_was_added_waits_for_the_files() {
     }
     let next = beside("interfaces = [\"eth0\"]\n");
     assert!(next.balance.is_none());
+    let complaints: Vec<_> = next.added.complaints().collect();
+    assert!(
+        complaints[0].starts_with("pool shop, added by a command, is not in force: the configuration has no [balance]"),
+        "{complaints:?}"
+    );
     assert!(
         whys(&next)[0].contains("the configuration has no [balance]"),
         "{:?}",
