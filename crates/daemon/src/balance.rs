@@ -369,7 +369,7 @@ impl Balancer {
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
-        self.compare_flows(config.flows);
+        self.compare_flows(config.wanted_flows());
         // Reals whose counters begin anew: at a start all of them, as services' do.
         let mut fresh = Vec::new();
         if state.real_numbers.0.is_empty()
@@ -501,11 +501,11 @@ impl Balancer {
 
     /// Tells if there is room for another number of flows than the configuration wants: a
     /// table of another size would have forgotten those that live.
-    fn compare_flows(&self, wanted: u32) {
+    fn compare_flows(&self, wanted: Option<u32>) {
         let there = self.backend.balancer().and_then(|it| it.flows());
-        match there.filter(|there| *there != wanted) {
+        match wanted.zip(there).filter(|(wanted, there)| wanted != there) {
             None => self.alerts.clear(ABOUT_FLOWS),
-            Some(there) => self.alerts.raise(
+            Some((wanted, there)) => self.alerts.raise(
                 ABOUT_FLOWS,
                 format!(
                     "the kernel has room for {there} flows, and [balance] wants flows = {wanted}: a new table would forget all flows, so the old one stays. For the new one, when flows may move: systemctl stop weir, weir detach, systemctl start weir"

@@ -98,6 +98,11 @@ impl BalanceConfig {
         (config.interface.is_some() || !config.pools.is_empty()).then_some(config)
     }
 
+    /// How many flows the kernel's table is to have room for; `None` without `[balance]`.
+    pub(crate) fn wanted_flows(&self) -> Option<u32> {
+        self.interface.is_some().then_some(self.flows)
+    }
+
     /// Does the packet path forward, and not the proxy alone?
     pub(crate) fn forwards(&self) -> bool {
         self.interface.is_some()

@@ -147,6 +147,8 @@ fn a_proxy_is_read_and_needs_no_interface() {
         let text = format!("backend = \"{backend}\"\n{pool}{keys}");
         let balance = check(&text).unwrap().balance.unwrap();
         assert_eq!((&balance.interface, balance.threads), (&None, Some(3)));
+        // Whatever table of flows an earlier configuration has left is no other than it wants.
+        assert_eq!(balance.wanted_flows(), None);
         let Forward::Proxy(limits) = balance.pools[0].forward else {
             panic!("it is relayed for");
         };
