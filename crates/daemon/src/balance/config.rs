@@ -35,6 +35,8 @@ pub use check::{CheckConfig, CheckKind, HttpConfig, UdpConfig};
 pub use emergency::Emergency;
 pub(crate) use manual::MANUAL;
 
+pub(crate) use super::proxy_config::threads as proxy_threads;
+
 const VIP: &str = "a list of addresses such as [\"198.51.100.80\", \"2001:db8::80\"]";
 const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"]";
 const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
@@ -255,9 +257,11 @@ pub struct RealConfig {
 /// Ports of this host that are answered on it, by the table that names them.
 type Answering<'a> = [(&'static str, Option<&'a DecoyPorts>)];
 
+/// `threads`: of the proxy, which is read by itself ([`proxy_threads`]).
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
+    threads: Option<usize>,
     answering: &Answering<'_>,
     lists: &[&str],
     warnings: &mut Vec<String>,
@@ -285,7 +289,6 @@ pub(crate) fn read(
         let interface = interface.map(|at| at.value).unwrap_or_default();
         (line, interface, announce, flows)
     });
-    let threads = proxy_config::threads(root);
     let mut taken = BTreeMap::new();
     let mut pools = Vec::new();
     let mut stand_ins = Vec::new();

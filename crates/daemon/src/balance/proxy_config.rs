@@ -106,7 +106,7 @@ const TRIES: usize = 3;
 const MOST_CONNECTIONS: u64 = 1_000_000;
 
 /// Threads of the proxy; `None`: as many as there are processors.
-pub(super) fn threads(root: &mut Section<'_, '_>) -> Option<usize> {
+pub(crate) fn threads(root: &mut Section<'_, '_>) -> Option<usize> {
     let mut section = root.section("proxy")?;
     let threads = section.integer("threads", 1..=MAX_THREADS);
     section.finish();

@@ -62,9 +62,10 @@ pub struct WithAdded {
 impl WithAdded {
     /// Says what of it is not in force, or that it cannot be read.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
-        let unreadable = self.all.unreadable.iter().map(|why| {
-            format!("{why}: pools and reals that commands have added are not in force")
-        });
+        let unreadable =
+            self.all.unreadable.iter().map(|why| {
+                format!("{why}: pools and reals that commands have added are not in force")
+            });
         unreadable.chain(self.not_in_force.iter().map(ToString::to_string))
     }
 }
@@ -120,7 +121,10 @@ impl Config {
         let document = Document::new(&parts);
         let mut root = document.root();
         let mut said = Vec::new();
-        let with = read_pool(&mut root, base, host, &answering, &lists, &mut said);
+        let threads = self.proxy_threads;
+        let with = read_pool(
+            &mut root, base, threads, host, &answering, &lists, &mut said,
+        );
         let pool = with.pools.iter().find(|pool| pool.name == added.name);
         for vip in pool.iter().flat_map(|pool| &pool.vips) {
             let tarpit = self.tarpit.as_ref();

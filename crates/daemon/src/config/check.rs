@@ -57,7 +57,15 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         ("tarpit", tarpit.as_ref().map(|tarpit| &tarpit.ports)),
     ];
     let list_names: Vec<_> = lists.iter().map(|list| list.name.as_str()).collect();
-    let balance = balance::config::read(&mut root, host, &answering, &list_names, &mut warnings);
+    let proxy_threads = balance::config::proxy_threads(&mut root);
+    let balance = balance::config::read(
+        &mut root,
+        host,
+        proxy_threads,
+        &answering,
+        &list_names,
+        &mut warnings,
+    );
     let routers = vips::config::read(&mut root, host, balance.as_ref(), &mut warnings);
     for pool in balance.iter().flat_map(|balance| &balance.pools) {
         let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
@@ -126,6 +134,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         fail2ban,
         decoy,
         balance,
+        proxy_threads,
         routers,
         tarpit,
         geofence,

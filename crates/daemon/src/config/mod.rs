@@ -79,6 +79,9 @@ pub struct Config {
     pub decoy: Option<DecoyConfig>,
     /// The load balancer: interface, pools and virtual addresses.
     pub balance: Option<BalanceConfig>,
+    /// How many threads the proxy has, if that is said, whether there is a pool for it yet or
+    /// not; a change needs a restart while there is.
+    pub proxy_threads: Option<usize>,
     /// Virtual addresses that one of several hosts has.
     pub routers: Vec<VrrpConfig>,
     /// The tarpit ports, if there are any.
@@ -160,11 +163,6 @@ impl Config {
     fn proxies(&self) -> bool {
         let mut pools = self.balance.iter().flat_map(|balance| &balance.pools);
         pools.any(PoolConfig::is_proxied)
-    }
-
-    /// How many threads the proxy has, if that is said.
-    fn proxy_threads(&self) -> Option<usize> {
-        self.balance.as_ref()?.threads
     }
 
     /// The rules of the geofence.
@@ -268,7 +266,7 @@ impl Config {
             ),
             (
                 "threads in [proxy]",
-                self.proxy_threads() != new.proxy_threads() && self.proxies() && new.proxies(),
+                self.proxy_threads != new.proxy_threads && self.proxies() && new.proxies(),
             ),
         ]
         .into_iter()

@@ -9,10 +9,12 @@ use super::{
 };
 use crate::host::HostFacts;
 
-/// The pools of `base` and those of `root`, which has nothing else.
+/// The pools of `base` and those of `root`, which has nothing else. `threads`: of the proxy,
+/// where there is no `base`.
 pub(crate) fn read_pool(
     root: &mut Section<'_, '_>,
     base: Option<&BalanceConfig>,
+    threads: Option<usize>,
     host: &dyn HostFacts,
     answering: &Answering<'_>,
     lists: &[&str],
@@ -22,7 +24,7 @@ pub(crate) fn read_pool(
         interface: None,
         announce: false,
         flows: weir_enforce::DEFAULT_FLOWS,
-        threads: None,
+        threads,
         pools: Vec::new(),
     });
     let mut taken = taken(&config.pools);

@@ -131,7 +131,9 @@ fn what_was_added_waits_for_the_files() {
     assert!(next.balance.is_none());
     let complaints: Vec<_> = next.added.complaints().collect();
     assert!(
-        complaints[0].starts_with("pool shop, added by a command, is not in force: the configuration has no [balance]"),
+        complaints[0].starts_with(
+            "pool shop, added by a command, is not in force: the configuration has no [balance]"
+        ),
         "{complaints:?}"
     );
     assert!(
@@ -140,6 +142,23 @@ fn what_was_added_waits_for_the_files() {
         whys(&next)
     );
     assert_eq!(pools(&beside(WEB)), both(&["10.0.0.11", "10.0.0.13"]));
+}
+
+#[test]
+fn the_proxy_of_an_added_pool_has_the_threads_of_the_files() {
+    let files = || config("backend = \"nft\"\n[proxy]\nthreads = 3\n");
+    let AddedPool { name, mut pool } = shop("198.51.100.81", "10.0.0.12");
+    pool.insert("forward".to_owned(), "proxy".into());
+    let with = changed(&files(), PoolChange::Add(AddedPool { name, pool })).unwrap();
+    assert_eq!(whys(&with), [""; 0]);
+    assert_eq!(with.balance.as_ref().unwrap().threads, Some(3));
+    // A reload of the same files changes none of it; another number needs a restart.
+    let again = files().with_added(with.added.all.clone(), &FakeHost::default());
+    assert_eq!(again.balance, with.balance);
+    assert_eq!(with.restart_needed(&again), [""; 0]);
+    let other = config("backend = \"nft\"\n[proxy]\nthreads = 2\n");
+    let other = other.with_added(with.added.all.clone(), &FakeHost::default());
+    assert_eq!(with.restart_needed(&other), ["threads in [proxy]"]);
 }
 
 #[test]
