@@ -222,8 +222,11 @@ fn real_table(of: &str, text: &str) -> anyhow::Result<Value> {
 
 /// What a pool is to be, with the keys of `[pool.NAME]` in weir.toml(5).
 #[derive(clap::Args)]
+#[command(
+    override_usage = "weir pool add NAME --vip ADDR... --port PORT... --real ADDR[,KEY=VALUE…]... [OPTIONS]"
+)]
 pub struct New {
-    /// The name of the pool
+    /// The name of the pool; first, before the options: some of them take all words behind them
     name: String,
     /// The virtual addresses, IPv4 and IPv6
     #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDR")]
@@ -246,7 +249,7 @@ pub struct New {
     /// Who takes new flows while no real does: another pool, or a real as with --real
     #[arg(long, num_args = 1.., value_name = "POOL|ADDR[,…]")]
     emergency: Vec<String>,
-    /// Another key of [pool.NAME], such as slow_start=30s or 'acl=["allow country:DE"]'
+    /// Another key of [pool.NAME], such as slow_start=30s, or 'acl=["allow country:DE"]' acl_default=deny
     #[arg(long, num_args = 1.., value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Print the answer as JSON
@@ -533,4 +536,48 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        verb: Verb,
+    }
+
+    fn parse(words: &str) -> Result<Value, String> {
+        let words = words.split_whitespace();
+        match Cli::try_parse_from(words)
+            .map_err(|error| error.to_string())?
+            .verb
+        {
+            Verb::Add(new) => new.body().map_err(|error| error.to_string()),
+            _ => panic!("the words add a pool"),
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_pool_is_before_its_options() {
+        let options =
+            "--vip 198.51.100.81 --port 80/tcp --real 198.51.100.11,weight=2 198.51.100.12";
+        let body = parse(&format!("pool add shop {options}")).unwrap();
+        assert_eq!(
+            body,
+            json!({
+                "name": "shop", "vip": ["198.51.100.81"], "ports": ["80/tcp"],
+                "reals": [{ "address": "198.51.100.11", "weight": 2 }, { "address": "198.51.100.12" }],
+            })
+        );
+        let error = parse(&format!("pool add {options} shop")).unwrap_err();
+        assert!(error.contains("<NAME>"), "{error}");
+        assert!(error.contains("Usage: weir pool add NAME --vip"), "{error}");
+        // Behind an option with one value it may be.
+        let body = parse(&format!("pool add {options} --method maglev shop")).unwrap();
+        assert_eq!(body["name"], "shop");
+    }
 }
