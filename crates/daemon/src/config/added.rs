@@ -2,6 +2,8 @@
 //! files, one after another. Where both want the same, the files have it; the daemon starts
 //! and reloads whatever was added before.
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 use weir_config::{ConfigErrors, Document, Part};
@@ -11,7 +13,7 @@ use super::Config;
 use crate::{
     balance::{
         added::{Added, AddedPool, AddedReal},
-        config::{BalanceConfig, read_pool, read_real},
+        config::{BalanceConfig, PoolConfig, read_pool, read_real},
     },
     host::HostFacts,
 };
@@ -138,6 +140,7 @@ impl Config {
                 );
             }
         }
+        said.extend(pool.and_then(|pool| self.has_no_router(pool)));
         let backend = self.enforcement.backend;
         let asked = [
             (with.forwards(), Feature::Balance),
@@ -151,6 +154,19 @@ impl Config {
         let with = document.finish(with).map_err(|errors| words(&errors))?;
         warnings.extend(said);
         Ok(with)
+    }
+
+    /// A warning where other addresses move between hosts, and those of this pool do not.
+    fn has_no_router(&self, pool: &PoolConfig) -> Option<String> {
+        let routed = |vip: &IpAddr| self.routers.iter().any(|router| router.vips.contains(vip));
+        let mut vips = pool.vips.iter();
+        let stays = vips.find(|vip| !routed(vip))?;
+        (!self.routers.is_empty()).then(|| {
+            format!(
+                "vip in [pool.{}] has {stays}, which no [vrrp.NAME] has: it stays on this host when another one becomes active. Add it to addresses there, on all of its hosts, and the pool by weir pool add on each",
+                pool.name
+            )
+        })
     }
 
     fn add_real(

@@ -162,6 +162,30 @@ fn the_proxy_of_an_added_pool_has_the_threads_of_the_files() {
 }
 
 #[test]
+fn an_added_pool_whose_address_no_virtual_router_has_is_warned_of() {
+    let router = |more: &str| {
+        format!(
+            "{WEB}[vrrp.edge]\nid = 51\npools = [\"web\"]\naddresses = [\"198.51.100.1\"{more}]\n"
+        )
+    };
+    for (text, warns) in [
+        (WEB.to_owned(), false),
+        (router(""), true),
+        (router(", \"198.51.100.81\""), false),
+    ] {
+        let with = changed(
+            &config(&text),
+            PoolChange::Add(shop("198.51.100.81", "10.0.0.12")),
+        )
+        .unwrap();
+        assert_eq!(whys(&with), [""; 0]);
+        let warned = { with.added.warnings.iter() }
+            .any(|one| one.contains("198.51.100.81, which no [vrrp.NAME] has"));
+        assert_eq!(warned, warns, "{text}: {:?}", with.added.warnings);
+    }
+}
+
+#[test]
 fn pools_are_added_up_to_the_limit() {
     let nth = |n: usize| AddedPool {
         name: format!("p{n}"),
