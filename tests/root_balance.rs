@@ -293,7 +293,7 @@ fn config(backend: &str) -> String {
 }
 
 fn pool(weir: &Weir) -> Value {
-    weir.json(&["pool", "list"])[0].clone()
+    weir.json(&["pool", "list"])["pools"][0].clone()
 }
 
 #[track_caller]
@@ -561,7 +561,10 @@ fn served(backend: &str) {
     let before = weir.packets("no-real");
     assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
     assert_eq!(weir.packets("no-real"), before);
-    assert_eq!(weir.json(&["pool", "list"]), Value::Array(Vec::new()));
+    assert_eq!(
+        weir.json(&["pool", "list"])["pools"],
+        Value::Array(Vec::new())
+    );
 }
 
 /// P6: two pools with virtual addresses of their own, over TCP and UDP and both families,
@@ -613,7 +616,7 @@ fn root_pools_share_the_interface_with_what_manages_the_host() {
         let sessions = [0, 1].map(|family| open(family, 22));
         let weir = Weir::start(&segment.host, &format!("{web}{names}"));
         soon("both pools to live", || {
-            let pools = weir.json(&["pool", "list"]);
+            let pools = weir.json(&["pool", "list"])["pools"].clone();
             (pools[0]["live"] == 2 && pools[1]["live"] == 2).then_some(())
         });
         assert_eq!(

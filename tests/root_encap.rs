@@ -298,7 +298,7 @@ fn config(backend: &str, forward: &str) -> String {
 }
 
 fn pool(weir: &Weir) -> Value {
-    weir.json(&["pool", "list"])[0].clone()
+    weir.json(&["pool", "list"])["pools"][0].clone()
 }
 
 #[track_caller]

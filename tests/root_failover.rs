@@ -80,7 +80,7 @@ fn pairs() -> Vec<(IpAddr, IpAddr)> {
 fn live_soon(weirs: [&Weir; 2], count: usize) {
     for weir in weirs {
         soon(&format!("{count} live reals"), || {
-            let live = weir.json(&["pool", "list"])[0]["live"].as_u64();
+            let live = weir.json(&["pool", "list"])["pools"][0]["live"].as_u64();
             (live == Some(count as u64)).then_some(())
         });
     }

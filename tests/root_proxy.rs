@@ -523,7 +523,7 @@ fn root_a_transparent_proxy_shows_the_client() {
     );
     let weir = Weir::start(&networks.host, &config);
     soon("live reals", || {
-        let pools = weir.json(&["pool", "list"]);
+        let pools = weir.json(&["pool", "list"])["pools"].clone();
         (0..2).all(|n| pools[n]["live"] == 1).then_some(())
     });
     for (family, client) in CLIENT.into_iter().enumerate() {

@@ -246,7 +246,7 @@ fn root_flows_that_change_between_weirs_stay_with_their_real() {
     let weirs = [&one, &two].map(|host| Weir::start(host, &pool()));
     for weir in &weirs {
         soon("both reals to live", || {
-            (weir.json(&["pool", "list"])[0]["live"] == 2).then_some(())
+            (weir.json(&["pool", "list"])["pools"][0]["live"] == 2).then_some(())
         });
     }
     let through = |name: &str| {

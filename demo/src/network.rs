@@ -463,7 +463,9 @@ impl DemoNetwork {
         let what = format!("weir to have {count} live servers");
         Ok(wait_for(&what, SOON, || {
             let pools = self.json(&["pool", "list"]);
-            Ok(pools.is_ok_and(|p| p[0]["live"] == count).then_some(()))
+            Ok(pools
+                .is_ok_and(|p| p["pools"][0]["live"] == count)
+                .then_some(()))
         })?)
     }
 

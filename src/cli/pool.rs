@@ -34,18 +34,9 @@ pub enum RealVerb {
         /// Its other keys, as a table of `reals` in weir.toml(5) has them, such as weight=2
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
-        /// Print the answer as JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Delete a real that was added by a command; its connections break: drain it first
-    Del {
-        #[command(flatten)]
-        real: Real,
-        /// Print the answer as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Del(Real),
 }
 
 /// Which real, by its pool and address.
@@ -55,6 +46,9 @@ pub struct Real {
     pool: String,
     /// The real's own address
     address: std::net::IpAddr,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// `None`: the configuration's.
@@ -74,8 +68,8 @@ fn parse_weight(text: &str) -> Result<Weight, String> {
 
 pub fn change(common: &Common, verb: &RealVerb) -> anyhow::Result<ExitAnswer> {
     let (real, change) = match verb {
-        RealVerb::Add { real, keys, json } => return add_real(common, real, keys, *json),
-        RealVerb::Del { real, json } => return delete_real(common, real, *json),
+        RealVerb::Add { real, keys } => return add_real(common, real, keys),
+        RealVerb::Del(real) => return delete_real(common, real),
         RealVerb::Drain(real) => (real, json!({ "mode": "draining" })),
         RealVerb::Disable(real) => (real, json!({ "mode": "disabled" })),
         RealVerb::Enable(real) => (real, json!({ "mode": "enabled" })),
@@ -83,9 +77,7 @@ pub fn change(common: &Common, verb: &RealVerb) -> anyhow::Result<ExitAnswer> {
     };
     let path = format!("{}/reals/{}", path_of(&real.pool), real.address);
     let answer = common.client().post(&path, &change)?.ok()?;
-    show::line(shown(real, &answer["real"]))?;
-    warn(&answer);
-    Ok(ExitAnswer::Done)
+    answered(&answer, real.json, || shown(real, &answer["real"]))
 }
 
 fn path_of(pool: &str) -> String {
@@ -129,23 +121,18 @@ fn answered(
     Ok(ExitAnswer::Done)
 }
 
-fn add_real(
-    common: &Common,
-    real: &Real,
-    keys: &[String],
-    json: bool,
-) -> anyhow::Result<ExitAnswer> {
+fn add_real(common: &Common, real: &Real, keys: &[String]) -> anyhow::Result<ExitAnswer> {
     let mut table = table("real", keys.iter().map(String::as_str))?;
     table.insert("address".to_owned(), real.address.to_string().into());
     let path = format!("{}/reals", path_of(&real.pool));
     let answer = common.client().post(&path, &Value::Object(table))?.ok()?;
-    answered(&answer, json, || shown(real, &answer["real"]))
+    answered(&answer, real.json, || shown(real, &answer["real"]))
 }
 
-fn delete_real(common: &Common, real: &Real, json: bool) -> anyhow::Result<ExitAnswer> {
+fn delete_real(common: &Common, real: &Real) -> anyhow::Result<ExitAnswer> {
     let path = format!("{}/reals/{}", path_of(&real.pool), real.address);
     let answer = common.client().delete(&path)?.ok()?;
-    answered(&answer, json, || {
+    answered(&answer, real.json, || {
         let pool = weir_daemon::escape(&real.pool);
         format!("{} of pool {pool}: deleted", real.address)
     })
@@ -325,7 +312,7 @@ pub enum Verb {
     },
     /// Show the pools: what each serves, and how many of its reals live
     List {
-        /// Print them as JSON
+        /// Print them as JSON, with what was added and is not in force
         #[arg(long)]
         json: bool,
     },
@@ -364,9 +351,11 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let pools = array(&answer["pools"]);
     match verb {
         Verb::Add(_) | Verb::Del { .. } => (),
-        Verb::List { json: true } => show::json(&answer["pools"])?,
-        Verb::List { json: false } => {
-            list(pools)?;
+        Verb::List { json } => {
+            match json {
+                true => show::json(&answer)?,
+                false => list(pools)?,
+            }
             for one in array(&answer["not_in_force"]) {
                 let real = one["real"].as_str().map(|real| format!("real {real} of "));
                 eprintln!(

@@ -69,7 +69,7 @@ fn add_shop(weir: &Weir, more: &[&str]) -> common::Answer {
 }
 
 fn named(weir: &Weir, name: &str) -> Option<Value> {
-    let pools = weir.json(&["pool", "list"]);
+    let pools = weir.json(&["pool", "list"])["pools"].clone();
     let mut pools = pools.as_array().unwrap().iter();
     pools.find(|pool| pool["name"] == name).cloned()
 }
@@ -164,7 +164,8 @@ fn root_a_pool_that_a_command_adds_serves_at_once_and_outlives_a_crash() {
             let mut flow = open(&segment, 0)?;
             (flow.ask(CLIENT[0]) == 1).then_some(flow)
         });
-        weir.ask(&["real", "drain", "shop", REAL[1]]).done();
+        let drained = weir.json(&["real", "drain", "shop", REAL[1]]);
+        assert_eq!(drained["real"]["mode"], "draining", "{drained}");
         assert_eq!(served_by(&segment, 20), [0].into());
         assert_eq!(of_second.ask(CLIENT[0]), 1);
         weir.ask(&["real", "del", "shop", REAL[1]]).done();
@@ -254,6 +255,9 @@ fn root_a_pool_of_the_configuration_goes_before_one_that_was_added() {
         assert!(alerts(&weir).contains(&why), "{}", alerts(&weir));
         let listed = weir.ask(&["pool", "list"]).done();
         assert!(listed.err.contains(&why), "{listed:?}");
+        let listed = weir.ask(&["pool", "list", "--json"]).done();
+        assert!(listed.err.contains(&why), "{listed:?}");
+        assert_eq!(listed.json()["not_in_force"][0]["why"], why.as_str());
         is_back(&weir);
 
         let why = "[pool.shop] serves 80/tcp of 192.0.2.81, which [pool.other] serves";
@@ -356,7 +360,7 @@ fn root_what_cannot_be_added_or_deleted_is_refused_with_the_reason() {
         .refused(&["weight in [pool.web.reals] is 1001; allowed: a whole number 0-1000"]);
     weir.ask(&["real", "add", "web", VIP[0]])
         .refused(&["192.0.2.80, a virtual address"]);
-    let before = weir.json(&["pool", "list"])[0]["reals"].to_string();
+    let before = weir.json(&["pool", "list"])["pools"][0]["reals"].to_string();
     let real = ["--real", one];
     for (more, words) in [
         (
@@ -432,7 +436,10 @@ fn root_what_cannot_be_added_or_deleted_is_refused_with_the_reason() {
     ])
     .refused(&["there is a pool web in the configuration already", &place]);
     // Nothing of all that is there, or on disk.
-    assert_eq!(weir.json(&["pool", "list"])[0]["reals"].to_string(), before);
+    assert_eq!(
+        weir.json(&["pool", "list"])["pools"][0]["reals"].to_string(),
+        before
+    );
     assert_eq!(kept(&weir)["pools"], serde_json::json!([]));
 
     // A pool that another one needs stays, and the last real of one does.
@@ -530,6 +537,12 @@ fn root_five_hundred_pools_added_and_deleted_leave_nothing() {
     ask_all(&mut flows);
     let reals = fs::read_to_string(weir.path("state/reals.json")).unwrap();
     assert_eq!(reals, "[]");
-    assert_eq!(weir.json(&["pool", "list"]).as_array().unwrap().len(), 1);
+    assert_eq!(
+        weir.json(&["pool", "list"])["pools"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(alerts(&weir), "[]");
 }

@@ -47,7 +47,7 @@ fn root_ten_thousand_virtual_addresses_are_served() {
     let weir = Weir::start(&segment.host, &many(&vips));
     println!("started after {:?}", begun.elapsed());
     soon("live reals", || {
-        let pools = weir.json(&["pool", "list"]);
+        let pools = weir.json(&["pool", "list"])["pools"].clone();
         let live = pools.as_array().unwrap().iter();
         { live }.all(|pool| pool["live"] == 2).then_some(())
     });

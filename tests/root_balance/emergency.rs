@@ -115,7 +115,7 @@ fn root_another_pool_serves_in_an_emergency() {
     let config = config_of("emergency = \"backup\"") + &backup;
     let weir = Weir::start(&segment.host, &config);
     let web = |key: &str| {
-        let pools = weir.json(&["pool", "list"]);
+        let pools = weir.json(&["pool", "list"])["pools"].clone();
         let pools = pools.as_array().unwrap().iter();
         pools.clone().find(|pool| pool["name"] == "web").unwrap()[key].clone()
     };
