@@ -435,6 +435,10 @@ fn root_what_cannot_be_added_or_deleted_is_refused_with_the_reason() {
         "pool", "add", "web", "--vip", SHOP[0], "--port", "80/tcp", "--real", one,
     ])
     .refused(&["there is a pool web in the configuration already", &place]);
+    let many: Vec<_> = (0..6000)
+        .map(|n| format!("198.51.{}.{}", 100 + n / 200, 1 + n % 200))
+        .collect();
+    add_shop(&weir, &["--real", one, "--vip", &many.join(",")]).refused(&["more than 65536 bytes"]);
     // Nothing of all that is there, or on disk.
     assert_eq!(
         weir.json(&["pool", "list"])["pools"][0]["reals"].to_string(),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_enforce::{MAX_POOLS, MAX_REALS};
 
-use super::config::{BalanceConfig, unicast};
+use super::config::{BalanceConfig, there_is, unicast};
 
 /// The file's longest length, in bytes.
 const MOST_BYTES: u64 = 4 << 20;
@@ -176,7 +176,7 @@ impl Added {
             )));
         }
         match change {
-            PoolChange::Add(added) => self.add(added)?,
+            PoolChange::Add(added) => self.add(added, balance)?,
             PoolChange::Delete(name) => self.delete(name, balance)?,
             PoolChange::AddReal(added) => self.add_real(added, balance)?,
             PoolChange::DeleteReal(pool, real) => self.delete_real(pool, *real, balance)?,
@@ -190,13 +190,21 @@ impl Added {
         Ok(())
     }
 
-    fn add(&mut self, added: &AddedPool) -> Result<(), PoolChangeError> {
+    fn add(
+        &mut self,
+        added: &AddedPool,
+        balance: Option<&BalanceConfig>,
+    ) -> Result<(), PoolChangeError> {
         if self.pools.iter().any(|known| known.name == added.name) {
             return Err(PoolChangeError::Conflict(format!(
                 "there is a pool {} already, added by a command; weir pool del {} deletes it",
                 crate::escape(&added.name),
                 crate::escape(&added.name),
             )));
+        }
+        let mut pools = balance.iter().flat_map(|balance| &balance.pools);
+        if let Some(known) = pools.find(|pool| pool.name == added.name) {
+            return Err(PoolChangeError::Conflict(there_is(known)));
         }
         if self.pools.len() >= MAX_POOLS {
             return Err(PoolChangeError::Refused(format!(

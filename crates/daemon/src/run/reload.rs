@@ -528,11 +528,7 @@ impl Reload for Reloader {
         // What is added is in force, and what was so stays so.
         let is_new = |one: &&NotInForce| !old.added.not_in_force.contains(one);
         if let Some(refused) = new.added.not_in_force.iter().find(is_new) {
-            let is_about = refused.pool == change.pool() && !change.takes_back();
-            return Err(Refusal::Malformed(match is_about {
-                true => refused.why.clone(),
-                false => format!("{} needs it: {}", refused.subject(), refused.why),
-            }));
+            return Err(out_of_force(&change, refused));
         }
         let needs = pools_need(&old, &new);
         if !needs.is_empty() {
@@ -574,6 +570,19 @@ impl Reload for Reloader {
         let is_new = |one: &&String| !old.added.warnings.contains(one);
         let warnings = new.added.warnings.iter().filter(is_new).cloned().collect();
         Ok(PoolsChanged { saved, warnings })
+    }
+}
+
+/// Why a change is refused by which this cannot be in force: what is to be added itself, or
+/// what was added before.
+fn out_of_force(change: &PoolChange, one: &NotInForce) -> Refusal {
+    let (subject, why) = (one.subject(), &one.why);
+    if change.takes_back() {
+        Refusal::Conflict(format!("{subject} needs it: {why}"))
+    } else if one.pool == change.pool() {
+        Refusal::Malformed(why.clone())
+    } else {
+        Refusal::Conflict(format!("{subject} would be out of force: {why}"))
     }
 }
 
@@ -620,6 +629,43 @@ impl From<PoolChangeError> for Refusal {
             PoolChangeError::NotFound(why) => Self::NotFound(why),
             PoolChangeError::Conflict(why) => Self::Conflict(why),
             PoolChangeError::Refused(why) => Self::Reload(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::added::AddedPool;
+
+    #[test]
+    fn what_is_wrong_with_a_change_itself_is_told_from_what_others_need() {
+        let delete = PoolChange::Delete("shop".to_owned());
+        let delete_real = PoolChange::DeleteReal("shop".to_owned(), [10, 0, 0, 11].into());
+        let add = |name: &str| {
+            let pool = Default::default();
+            PoolChange::Add(AddedPool {
+                name: name.to_owned(),
+                pool,
+            })
+        };
+        for (change, is_conflict, text) in [
+            (delete, true, "pool shop needs it: why"),
+            (delete_real, true, "pool shop needs it: why"),
+            (add("shop"), false, "why"),
+            (add("other"), true, "pool shop would be out of force: why"),
+        ] {
+            let one = NotInForce {
+                pool: "shop".to_owned(),
+                real: None,
+                why: "why".to_owned(),
+            };
+            let refusal = out_of_force(&change, &one);
+            let conflicts = matches!(refusal, Refusal::Conflict(_));
+            assert_eq!(
+                (conflicts, refusal.to_string()),
+                (is_conflict, text.to_owned())
+            );
         }
     }
 }

@@ -145,6 +145,17 @@ fn what_was_added_waits_for_the_files() {
 }
 
 #[test]
+fn a_pool_of_the_files_is_no_pool_to_add() {
+    let pool = AddedPool {
+        name: "web".to_owned(),
+        ..shop("198.51.100.81", "10.0.0.12")
+    };
+    let error = changed(&config(WEB), PoolChange::Add(pool)).unwrap_err();
+    let why = "there is a pool web in the configuration already (weir.toml:3)";
+    assert_eq!(error, PoolChangeError::Conflict(why.to_owned()));
+}
+
+#[test]
 fn the_proxy_of_an_added_pool_has_the_threads_of_the_files() {
     let files = || config("backend = \"nft\"\n[proxy]\nthreads = 3\n");
     let AddedPool { name, mut pool } = shop("198.51.100.81", "10.0.0.12");
