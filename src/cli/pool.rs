@@ -126,7 +126,13 @@ fn add_real(common: &Common, real: &Real, keys: &[String]) -> anyhow::Result<Exi
     table.insert("address".to_owned(), real.address.to_string().into());
     let path = format!("{}/reals", path_of(&real.pool));
     let answer = common.client().post(&path, &Value::Object(table))?.ok()?;
-    answered(&answer, real.json, || shown(real, &answer["real"]))
+    answered(&answer, real.json, || match &answer["real"] {
+        Value::Null => {
+            let pool = weir_daemon::escape(&real.pool);
+            format!("{} of pool {pool}: added", real.address)
+        }
+        now => shown(real, now),
+    })
 }
 
 fn delete_real(common: &Common, real: &Real) -> anyhow::Result<ExitAnswer> {
@@ -332,6 +338,9 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
             let answer = common.client().post("/v1/pools", &new.body()?)?.ok()?;
             return answered(&answer, new.json, || {
                 let pool = &answer["pool"];
+                if pool.is_null() {
+                    return format!("pool {} is added", weir_daemon::escape(&new.name));
+                }
                 format!(
                     "pool {} is added: {} of {} reals are live",
                     show::text(&pool["name"]),

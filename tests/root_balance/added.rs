@@ -465,8 +465,19 @@ fn root_what_cannot_be_added_or_deleted_is_refused_with_the_reason() {
     weir.ask(&["pool", "del", "shop"]).done();
 
     ask_all(&mut flows);
-    weir.ask(&["real", "del", "web", two]).done();
+    // What cannot be saved is in force all the same, is said, and is saved by a reload.
+    let obstacle = weir.path("state/pools.json.new");
+    fs::create_dir(&obstacle).unwrap();
+    let deleted = weir.ask(&["real", "del", "web", two]).done();
+    assert!(deleted.err.contains("warning: not saved: "), "{deleted:?}");
     assert_eq!(segment.all_served_by(10), [0].into());
+    let why = "the next start has the pools as they were last saved";
+    assert!(alerts(&weir).contains(why), "{}", alerts(&weir));
+    assert_eq!(kept(&weir)["reals"].as_array().unwrap().len(), 1);
+    fs::remove_dir(&obstacle).unwrap();
+    weir.ask(&["reload"]).done();
+    assert_eq!(kept(&weir)["reals"], serde_json::json!([]));
+    assert_eq!(alerts(&weir), "[]");
 }
 
 /// Descriptors and files of the daemon.

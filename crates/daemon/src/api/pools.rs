@@ -44,8 +44,10 @@ pub(super) async fn add(State(api): State<Api>, body: Body) -> Response {
     };
     let shown = name.clone();
     let change = PoolChange::Add(AddedPool { name, pool });
-    carry_out(api, Ok(change), move |questions| {
-        Ok(json!({ "pool": questions.pool(&shown)? }))
+    let answer = json!({ "pool": null });
+    carry_out(api, Ok(change), answer, move |questions, answer| {
+        answer["pool"] = json!(questions.pool(&shown)?);
+        Ok(())
     })
     .await
 }
@@ -56,7 +58,8 @@ pub(super) async fn remove(State(api): State<Api>, path: Named) -> Response {
         Err(response) => return response,
     };
     let change = PoolChange::Delete(name.clone());
-    carry_out(api, Ok(change), move |_| Ok(json!({ "deleted": name }))).await
+    let answer = json!({ "deleted": name });
+    carry_out(api, Ok(change), answer, |_, _| Ok(())).await
 }
 
 pub(super) async fn add_real(State(api): State<Api>, path: Named, body: Body) -> Response {
@@ -70,10 +73,13 @@ pub(super) async fn add_real(State(api): State<Api>, path: Named, body: Body) ->
     };
     let added = AddedReal { pool, real };
     let (pool, address) = (added.pool.clone(), added.address());
-    carry_out(api, Ok(PoolChange::AddReal(added)), move |questions| {
+    let change = PoolChange::AddReal(added);
+    let answer = json!({ "real": null });
+    carry_out(api, Ok(change), answer, move |questions, answer| {
         let pool = questions.pool(&pool)?;
         let real = pool.reals.into_iter().find(|r| Some(r.address) == address);
-        Ok(json!({ "real": real }))
+        answer["real"] = json!(real);
+        Ok(())
     })
     .await
 }
@@ -89,32 +95,44 @@ pub(super) async fn remove_real(State(api): State<Api>, path: Real) -> Response 
         .map(ToString::to_string)
         .unwrap_or_default();
     let change = address.map(|address| PoolChange::DeleteReal(pool.clone(), address));
-    carry_out(api, change, move |_| {
-        Ok(json!({ "pool": pool, "deleted": deleted }))
+    let answer = json!({ "pool": pool, "deleted": deleted });
+    carry_out(api, change, answer, |_, _| Ok(())).await
+}
+
+/// Makes a change, and answers with what `shows` then puts into `answer` and whether it is on
+/// disk.
+async fn carry_out(
+    api: Api,
+    change: Result<PoolChange, Refusal>,
+    mut answer: Value,
+    shows: impl FnOnce(&Questions, &mut Value) -> Result<(), Refusal> + Send + 'static,
+) -> Response {
+    let (reloader, questions) = (api.handles.reloader.clone(), api.handles.questions.clone());
+    api.command(move || {
+        let changed = Reload::change_pools(&*reloader, change?)?;
+        let shown = shows(&questions, &mut answer);
+        Ok(completed(answer, changed, shown))
     })
     .await
 }
 
-/// Makes a change, and answers with what `shows` says then and whether it is on disk.
-async fn carry_out(
-    api: Api,
-    change: Result<PoolChange, Refusal>,
-    shows: impl FnOnce(&Questions) -> Result<Value, Refusal> + Send + 'static,
-) -> Response {
-    let (reloader, questions) = (api.handles.reloader.clone(), api.handles.questions.clone());
-    api.command(move || {
-        let PoolsChanged { saved, warnings } = Reload::change_pools(&*reloader, change?)?;
-        let mut answer = shows(&questions)?;
-        let warning = saved
-            .as_ref()
-            .err()
-            .map(|error| format!("not saved: {error}"));
-        answer["saved"] = saved.is_ok().into();
-        answer["warning"] = warning.into();
-        answer["warnings"] = warnings.into();
-        Ok(answer)
-    })
-    .await
+/// The answer to a change that is in force, whether it could be shown or not: an error would
+/// say that nothing has changed.
+fn completed(mut answer: Value, changed: PoolsChanged, shown: Result<(), Refusal>) -> Value {
+    let PoolsChanged {
+        saved,
+        mut warnings,
+    } = changed;
+    if let Err(error) = shown {
+        warnings.push(format!(
+            "the change is in force, and cannot be shown: {error}"
+        ));
+    }
+    let warning = { saved.as_ref().err() }.map(|error| format!("not saved: {error}"));
+    answer["saved"] = saved.is_ok().into();
+    answer["warning"] = warning.into();
+    answer["warnings"] = warnings.into();
+    answer
 }
 
 fn address(text: &str) -> Result<IpAddr, Refusal> {
@@ -176,4 +194,27 @@ pub(super) async fn change_real(State(api): State<Api>, path: Real, body: Body) 
         }))
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_cannot_be_shown_is_told_as_one_that_is_in_force() {
+        let changed = PoolsChanged {
+            saved: Err(std::io::Error::other("disk full")),
+            warnings: vec!["one".to_owned()],
+        };
+        let gone = Err(Refusal::NotFound("there is no pool shop".to_owned()));
+        assert_eq!(
+            completed(json!({ "pool": null }), changed, gone),
+            json!({
+                "pool": null,
+                "saved": false,
+                "warning": "not saved: disk full",
+                "warnings": ["one", "the change is in force, and cannot be shown: there is no pool shop"],
+            })
+        );
+    }
 }

@@ -4,7 +4,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use weir_core::Prefix;
@@ -305,6 +309,8 @@ pub struct Reloader {
     workers: Mutex<Workers>,
     watches: Mutex<Watches>,
     sinks: Mutex<Sinks>,
+    /// Whether what commands have added is not on disk.
+    is_unsaved: AtomicBool,
 }
 
 impl Reloader {
@@ -316,6 +322,7 @@ impl Reloader {
             workers: Mutex::new(workers),
             watches: Mutex::default(),
             sinks: Mutex::new(sinks),
+            is_unsaved: AtomicBool::new(false),
         };
         reloader.run_sinks();
         reloader.run_watches();
@@ -324,6 +331,22 @@ impl Reloader {
 
     fn workers(&self) -> MutexGuard<'_, Workers> {
         self.workers.lock().expect("no holder of this lock panics")
+    }
+
+    /// Puts on disk what commands have added, and tells if it cannot be.
+    fn save_added(&self, config: &Config) -> io::Result<()> {
+        let saved = config.added.all.save(&config.state_dir);
+        self.is_unsaved.store(saved.is_err(), Ordering::Relaxed);
+        match &saved {
+            Ok(()) => self.service.alerts.clear(ABOUT_SAVING),
+            Err(error) => {
+                let message = format!(
+                    "cannot save what was added to pools or deleted ({error}): the next start has the pools as they were last saved; the next change and weir reload try again"
+                );
+                self.service.alerts.raise(ABOUT_SAVING, message);
+            }
+        }
+        saved
     }
 
     fn reload_wholly(&self) -> Result<Vec<String>, Refusal> {
@@ -397,6 +420,10 @@ impl Reloader {
         }
         forget_settings(&self.service, &new);
         tell_of_added(&self.service, &old.added, &new.added);
+        if self.is_unsaved.load(Ordering::Relaxed) {
+            // An alert says so if it fails again.
+            let _ = self.save_added(&new);
+        }
         for about in ["reload", "allow-list", "decoy", "classes"] {
             self.service.alerts.clear(about);
         }
@@ -554,16 +581,7 @@ impl Reload for Reloader {
             }
             self.service.set_config(new.clone());
         }
-        let saved = new.added.all.save(&new.state_dir);
-        match &saved {
-            Ok(()) => self.service.alerts.clear(ABOUT_SAVING),
-            Err(error) => {
-                let message = format!(
-                    "cannot save what was added to pools ({error}): it is forgotten at the next start"
-                );
-                self.service.alerts.raise(ABOUT_SAVING, message);
-            }
-        }
+        let saved = self.save_added(&new);
         forget_settings(&self.service, &new);
         tell_of_added(&self.service, &old.added, &new.added);
         tell_of_change(&self.service, &change, &new);
