@@ -476,7 +476,7 @@ impl Balancer {
             None => self.alerts.clear(ABOUT_VIP_CHECKS),
             Some(error) => {
                 let message = format!(
-                    "cannot ask reals at virtual addresses: {error}; one that lacks them stays up. Restart weir, for it gives up CAP_NET_RAW where no pool needs that, or turn it off: check = {{ vip = false }}"
+                    "cannot ask reals at virtual addresses: {error}; one that lacks them stays up. Restart weir, for it gives up CAP_NET_RAW where it starts without [balance], or turn it off: check = {{ vip = false }}"
                 );
                 self.alerts.raise(ABOUT_VIP_CHECKS, message);
             }

@@ -171,16 +171,11 @@ impl Config {
         geofence.map_or_else(Vec::new, |geofence| geofence.fences.clone())
     }
 
-    /// Whether reals are asked at virtual addresses, which takes packet sockets.
-    pub fn asks_vips(&self) -> bool {
-        let pools = self.balance.iter().flat_map(|balance| &balance.pools);
-        { pools }.any(PoolConfig::asks_vips)
-    }
-
-    /// Is there a `[balance]` and no pool yet, so that a command may add the first one?
-    pub fn awaits_pools(&self) -> bool {
+    /// Whether reals are asked at virtual addresses, which takes packet sockets, or may be as
+    /// soon as a command adds a pool: if there is a `[balance]`.
+    pub fn may_ask_vips(&self) -> bool {
         let mut balance = self.balance.iter();
-        balance.any(|balance| balance.interface.is_some() && balance.pools.is_empty())
+        balance.any(|balance| balance.interface.is_some())
     }
 
     /// The virtual addresses that weir holds itself.

@@ -83,8 +83,7 @@ fn give_up_privileges(config: &Config) -> Result<(), StartError> {
     // Also to take away what an earlier daemon left there.
     let raw_sockets = config.enforcement.backend == BackendChoice::Ipset
         || !config.vips().is_empty()
-        || config.asks_vips()
-        || config.awaits_pools()
+        || config.may_ask_vips()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
     instance::drop_privileges(Needs {

@@ -155,6 +155,15 @@ fn a_pool_of_the_files_is_no_pool_to_add() {
     assert_eq!(error, PoolChangeError::Conflict(why.to_owned()));
 }
 
+/// What takes a capability that is given up at the start, whatever pools there are then.
+#[test]
+fn a_pool_that_a_command_adds_may_be_asked_at_its_virtual_addresses() {
+    let unasked = WEB.replace("[pool.web]", "[pool.web]\ncheck = { vip = false }");
+    assert!(config(&unasked).may_ask_vips());
+    assert!(config("[balance]\ninterface = \"eth0\"\n").may_ask_vips());
+    assert!(!config("interfaces = [\"eth0\"]\n").may_ask_vips());
+}
+
 #[test]
 fn the_proxy_of_an_added_pool_has_the_threads_of_the_files() {
     let files = || config("backend = \"nft\"\n[proxy]\nthreads = 3\n");
