@@ -304,11 +304,11 @@ pub enum Verb {
     /// It has the keys of `[pool.NAME]` in weir.toml(5), and is kept over reloads, restarts
     /// and crashes until `weir pool del`. Flows of other pools stay where they are. Where the
     /// configuration later has a pool of this name, or the same port of a virtual address, the
-    /// configuration holds, and an alert says so.
+    /// configuration takes precedence, and an alert says so.
     Add(New),
     /// Delete a pool that was added by a command
     ///
-    /// Its connections end. A pool of the configuration is taken out there.
+    /// Its connections end. A pool of the configuration is removed there.
     Del {
         /// The name of the pool
         name: String,

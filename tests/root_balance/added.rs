@@ -341,13 +341,11 @@ fn root_what_cannot_be_added_or_deleted_is_refused_with_the_reason() {
 
     let place = line_of(&weir, "[pool.web]");
     weir.ask(&["pool", "del", "web"])
-        .refused(&["pool web is of the configuration", &place]);
+        .refused(&[&format!("pool web is defined in {place}: remove it there")]);
     weir.ask(&["pool", "del", "nobody"])
         .refused(&["there is no added pool nobody; there are: none"]);
-    weir.ask(&["real", "del", "web", one]).refused(&[
-        "192.0.2.11 of pool web is of the configuration",
-        "weir.toml:",
-    ]);
+    weir.ask(&["real", "del", "web", one])
+        .refused(&["192.0.2.11 of pool web is defined in ", "weir.toml:"]);
     weir.ask(&["real", "del", "web", "192.0.2.99"])
         .refused(&["there is no real 192.0.2.99 in pool web; there are: 192.0.2.11, 192.0.2.12"]);
     weir.ask(&["real", "add", "nobody", two])

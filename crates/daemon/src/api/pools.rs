@@ -16,7 +16,7 @@ use super::{Api, Named, PoolsChanged, Reload, error, json as read_json, named};
 use crate::{
     balance::{
         Change, MAX_WEIGHT, Mode, RealChangeError,
-        added::{AddedPool, AddedReal, PoolChange, Table},
+        added::{AddedPool, AddedReal, KeyValues, PoolChange},
     },
     service::{Questions, Refusal},
 };
@@ -34,7 +34,7 @@ pub(super) async fn pools(State(api): State<Api>) -> Response {
 struct AddRequest {
     name: String,
     #[serde(flatten)]
-    pool: Table,
+    pool: KeyValues,
 }
 
 pub(super) async fn add(State(api): State<Api>, body: Body) -> Response {
@@ -67,7 +67,7 @@ pub(super) async fn add_real(State(api): State<Api>, path: Named, body: Body) ->
         Ok(name) => name,
         Err(response) => return response,
     };
-    let real: Table = match read_json(body).await {
+    let real: KeyValues = match read_json(body).await {
         Ok(real) => real,
         Err(response) => return response,
     };

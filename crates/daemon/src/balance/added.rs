@@ -20,7 +20,7 @@ use super::config::{BalanceConfig, there_is, unicast};
 const MOST_BYTES: u64 = 4 << 20;
 
 /// The keys of a pool or a real, as `[pool.NAME]` has them.
-pub type Table = Map<String, Value>;
+pub type KeyValues = Map<String, Value>;
 
 /// What commands have added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct AddedPool {
     /// The name of the pool.
     pub name: String,
     /// The keys of `[pool.NAME]`.
-    pub pool: Table,
+    pub pool: KeyValues,
 }
 
 /// A real that a command has added to a pool of the configuration.
@@ -50,7 +50,7 @@ pub struct AddedReal {
     /// The name of the pool.
     pub pool: String,
     /// The keys of a table of `reals`.
-    pub real: Table,
+    pub real: KeyValues,
 }
 
 /// What a command changes of the pools.
@@ -75,16 +75,14 @@ impl PoolChange {
             Self::Delete(pool) | Self::DeleteReal(pool, _) => pool,
         }
     }
-}
 
-impl PoolChange {
-    /// Does it take back what was added?
+    /// Whether the change deletes.
     pub fn takes_back(&self) -> bool {
         matches!(self, Self::Delete(_) | Self::DeleteReal(..))
     }
 }
 
-/// Why pools are as they were.
+/// Why a change of pools was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PoolChangeError {
     /// There is no such pool or real.
@@ -98,13 +96,13 @@ pub enum PoolChangeError {
     Refused(String),
 }
 
-/// The address of a real by its keys, if they have one.
-fn address_of(real: &Table) -> Option<IpAddr> {
+/// The address of a real with these keys, if `address` is there and is one.
+fn address_of(real: &KeyValues) -> Option<IpAddr> {
     unicast(real.get("address")?.as_str()?)
 }
 
 impl AddedReal {
-    /// Its address, if its keys have one.
+    /// The real's address, if `address` is there and is one.
     pub fn address(&self) -> Option<IpAddr> {
         address_of(&self.real)
     }
@@ -152,7 +150,7 @@ impl Added {
         File::open(state_dir)?.sync_all()
     }
 
-    /// Is this pool, or a real of it, among what was added?
+    /// Whether this real of this pool was added by a command.
     pub fn names_real(&self, pool: &str, real: IpAddr) -> bool {
         let mut pools = self.pools.iter();
         let mut reals = self.reals.iter();
@@ -229,7 +227,7 @@ impl Added {
         let known = pools.clone().find(|pool| pool.name == name);
         Err(match known.and_then(|pool| pool.place.as_deref()) {
             Some(place) => PoolChangeError::Conflict(format!(
-                "pool {name} is of the configuration ({place}); take it out there, then weir reload"
+                "pool {name} is defined in {place}: remove it there, then weir reload"
             )),
             None => {
                 let mut names: Vec<_> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -313,7 +311,7 @@ impl Added {
         let real = known.own_reals().find(|real| real.address == address);
         Err(match (real, &known.place) {
             (Some(real), Some(_)) => PoolChangeError::Conflict(format!(
-                "{address} of pool {name} is of the configuration ({}); take it out there, then weir reload. Until then weir real drain or disable keeps flows from it",
+                "{address} of pool {name} is defined in {}: remove it there, then weir reload. Until then weir real drain or disable keeps flows from it",
                 real.place.as_deref().unwrap_or_default()
             )),
             (Some(_), None) => PoolChangeError::Conflict(format!(

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::Path};
 
 use super::*;
 use crate::{
-    balance::added::{PoolChange, PoolChangeError, Table},
+    balance::added::{KeyValues, PoolChange, PoolChangeError},
     host::fake::FakeHost,
 };
 use weir_enforce::{MAX_POOLS, MAX_REALS};
@@ -17,7 +17,7 @@ fn config(text: &str) -> Config {
     checked.map_err(|errors| errors.to_string()).unwrap()
 }
 
-fn table(value: Value) -> Table {
+fn table(value: Value) -> KeyValues {
     value.as_object().unwrap().clone()
 }
 
