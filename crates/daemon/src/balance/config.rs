@@ -30,7 +30,7 @@ use weir_proxy::Limits;
 
 use super::proxy_config;
 use crate::host::{HostFacts, InterfaceAddress};
-pub(crate) use added::{read_pool, read_real, there_is};
+pub(crate) use added::{read_pools, read_reals, there_is};
 pub use check::{CheckConfig, CheckKind, HttpConfig, UdpConfig};
 pub use emergency::Emergency;
 pub(crate) use manual::MANUAL;

@@ -2,10 +2,14 @@
 //! files, one after another. Where both want the same, the files have it; the daemon starts
 //! and reloads whatever was added before.
 
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    slice,
+};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_config::{ConfigErrors, Document, Part};
 use weir_enforce::Feature;
 
@@ -13,9 +17,9 @@ use super::Config;
 use crate::{
     balance::{
         added::{Added, AddedPool, AddedReal},
-        config::{BalanceConfig, PoolConfig, read_pool, read_real},
+        config::{BalanceConfig, PoolConfig, read_pools, read_reals},
     },
-    host::HostFacts,
+    host::{HostFacts, InterfaceAddress},
 };
 
 /// A pool or a real that was added and is not in force.
@@ -79,26 +83,23 @@ impl Config {
         self.warnings.retain(|one| !before.warnings.contains(one));
         let mut balance = self.balance.as_ref().and_then(BalanceConfig::of_files);
         let mut added = WithAdded::default();
-        for pool in &all.pools {
-            match self.add_pool(balance.as_ref(), pool, host, &mut added.warnings) {
-                Ok(with) => balance = Some(with),
-                Err(why) => added.not_in_force.push(NotInForce {
-                    pool: pool.name.clone(),
-                    real: None,
-                    why,
-                }),
-            }
-        }
-        for real in &all.reals {
-            match self.add_real(balance.as_ref(), real, host, &mut added.warnings) {
-                Ok(with) => balance = Some(with),
-                Err(why) => added.not_in_force.push(NotInForce {
-                    pool: real.pool.clone(),
-                    real: Some(real.address().map_or("?".into(), |at| at.to_string())),
-                    why,
-                }),
-            }
-        }
+        let addresses = host.addresses();
+        let add = |base: Option<&_>, some: &[_]| self.add_pools(base, some, &addresses);
+        let refused = add_all(&all.pools, &mut balance, &mut added.warnings, add);
+        let not_in_force = refused.into_iter().map(|(pool, why)| NotInForce {
+            pool: pool.name.clone(),
+            real: None,
+            why,
+        });
+        added.not_in_force.extend(not_in_force);
+        let add = |base: Option<&_>, some: &[_]| self.add_reals(base, some, &addresses);
+        let refused = add_all(&all.reals, &mut balance, &mut added.warnings, add);
+        let not_in_force = refused.into_iter().map(|(real, why)| NotInForce {
+            pool: real.pool.clone(),
+            real: Some(real.address().map_or("?".into(), |at| at.to_string())),
+            why,
+        });
+        added.not_in_force.extend(not_in_force);
         self.balance = balance;
         added.all = all;
         self.warnings.extend(added.warnings.iter().cloned());
@@ -106,41 +107,54 @@ impl Config {
         self
     }
 
-    fn add_pool(
+    fn add_pools(
         &self,
         base: Option<&BalanceConfig>,
-        added: &AddedPool,
-        host: &dyn HostFacts,
-        warnings: &mut Vec<String>,
-    ) -> Result<BalanceConfig, String> {
+        added: &[AddedPool],
+        addresses: &[InterfaceAddress],
+    ) -> Result<Checked, String> {
         let answering = [
             ("decoy", self.decoy.as_ref().map(|decoy| &decoy.ports)),
             ("tarpit", self.tarpit.as_ref().map(|tarpit| &tarpit.ports)),
         ];
         let lists: Vec<_> = self.lists.iter().map(|list| list.name.as_str()).collect();
-        let table = json!({ "pool": { &added.name: &added.pool } });
-        let parts = self.part(&table)?;
-        let document = Document::new(&parts);
-        let mut root = document.root();
-        let mut said = Vec::new();
-        let threads = self.proxy_threads;
-        let with = read_pool(
-            &mut root, base, threads, host, &answering, &lists, &mut said,
-        );
-        let pool = with.pools.iter().find(|pool| pool.name == added.name);
-        for vip in pool.iter().flat_map(|pool| &pool.vips) {
-            let tarpit = self.tarpit.as_ref();
-            if let Some(prefix) = tarpit.and_then(|tarpit| tarpit.addresses.lookup(*vip)) {
-                root.error(
-                    0,
-                    format!(
-                        "vip in [pool.{}] has {vip}, which is in {prefix} of addresses in [tarpit]; allowed: an address outside",
-                        added.name
-                    ),
-                );
+        let mut tables = Map::new();
+        for pool in added {
+            let table = Value::Object(pool.pool.clone());
+            if tables.insert(pool.name.clone(), table).is_some() {
+                return Err(format!("there are two pools {}", pool.name));
             }
         }
-        said.extend(pool.and_then(|pool| self.has_no_router(pool)));
+        let parts = self.part(tables)?;
+        let document = Document::new(&parts);
+        let mut root = document.root();
+        let mut warnings = Vec::new();
+        let with = read_pools(
+            &mut root,
+            base,
+            self.proxy_threads,
+            addresses,
+            &answering,
+            &lists,
+            &mut warnings,
+        );
+        let names: BTreeSet<_> = added.iter().map(|pool| pool.name.as_str()).collect();
+        let pools = with.pools.iter();
+        for pool in pools.filter(|pool| names.contains(&*pool.name)) {
+            for vip in &pool.vips {
+                let tarpit = self.tarpit.as_ref();
+                if let Some(prefix) = tarpit.and_then(|tarpit| tarpit.addresses.lookup(*vip)) {
+                    root.error(
+                        0,
+                        format!(
+                            "vip in [pool.{}] has {vip}, which is in {prefix} of addresses in [tarpit]; allowed: an address outside",
+                            pool.name
+                        ),
+                    );
+                }
+            }
+            warnings.extend(self.has_no_router(pool));
+        }
         let backend = self.enforcement.backend;
         let asked = [
             (with.forwards(), Feature::Balance),
@@ -152,8 +166,7 @@ impl Config {
         }
         root.finish();
         let with = document.finish(with).map_err(|errors| words(&errors))?;
-        warnings.extend(said);
-        Ok(with)
+        Ok((with, warnings))
     }
 
     /// A warning where other addresses move between hosts, and those of this pool do not.
@@ -169,33 +182,67 @@ impl Config {
         })
     }
 
-    fn add_real(
+    fn add_reals(
         &self,
         base: Option<&BalanceConfig>,
-        added: &AddedReal,
-        host: &dyn HostFacts,
-        warnings: &mut Vec<String>,
-    ) -> Result<BalanceConfig, String> {
-        let table = json!({ "pool": { &added.pool: { "reals": [&added.real] } } });
-        let parts = self.part(&table)?;
+        added: &[AddedReal],
+        addresses: &[InterfaceAddress],
+    ) -> Result<Checked, String> {
+        let mut by_pool = BTreeMap::<_, Vec<_>>::new();
+        for real in added {
+            let reals = by_pool.entry(real.pool.clone()).or_default();
+            reals.push(Value::Object(real.real.clone()));
+        }
+        let tables = by_pool.into_iter();
+        let tables = tables.map(|(pool, reals)| (pool, json!({ "reals": reals })));
+        let parts = self.part(tables.collect())?;
         let document = Document::new(&parts);
         let mut root = document.root();
-        let mut said = Vec::new();
-        let Some(with) = read_real(&mut root, base, &added.pool, host, &mut said) else {
+        let mut warnings = Vec::new();
+        let Some(with) = read_reals(&mut root, base, addresses, &mut warnings) else {
             return Err("the configuration has no such pool any more".to_owned());
         };
         root.finish();
         let with = document.finish(with).map_err(|errors| words(&errors))?;
-        warnings.extend(said);
-        Ok(with)
+        Ok((with, warnings))
     }
 
-    /// A table as the text of a file.
-    fn part(&self, table: &Value) -> Result<Vec<Part>, String> {
-        let text = toml::to_string(table).map_err(|error| error.to_string())?;
+    /// Tables of `[pool]` as the text of a file.
+    fn part(&self, pools: Map<String, Value>) -> Result<Vec<Part>, String> {
+        let table = json!({ "pool": pools });
+        let text = toml::to_string(&table).map_err(|error| error.to_string())?;
         let file = self.state_dir.join("pools.json");
         Ok(Part::all(vec![(file, text, None)]))
     }
+}
+
+/// A configuration with more pools or reals, and warnings about those.
+type Checked = (BalanceConfig, Vec<String>);
+
+/// Adds all of them to the configuration together, or, if something is wrong with one, one
+/// after another. Returns those that cannot be added, with the reason.
+fn add_all<'a, T>(
+    all: &'a [T],
+    config: &mut Option<BalanceConfig>,
+    warnings: &mut Vec<String>,
+    add: impl Fn(Option<&BalanceConfig>, &[T]) -> Result<Checked, String>,
+) -> Vec<(&'a T, String)> {
+    let mut refused = Vec::new();
+    let mut put = |some: &[T]| -> Result<(), String> {
+        let (with, said) = add(config.as_ref(), some)?;
+        *config = Some(with);
+        warnings.extend(said);
+        Ok(())
+    };
+    if all.is_empty() || put(all).is_ok() {
+        return refused;
+    }
+    for one in all {
+        if let Err(why) = put(slice::from_ref(one)) {
+            refused.push((one, why));
+        }
+    }
+    refused
 }
 
 /// The mistakes without their places, which nobody has written.

@@ -7,15 +7,15 @@ use super::{
     Answering, BalanceConfig, PoolConfig, REALS, Taken, check_together, emergency, pool, quic,
     reals, warn_of_host,
 };
-use crate::host::HostFacts;
+use crate::host::InterfaceAddress;
 
 /// The pools of `base` and those of `root`, which has nothing else. `threads`: of the proxy,
 /// where there is no `base`.
-pub(crate) fn read_pool(
+pub(crate) fn read_pools(
     root: &mut Section<'_, '_>,
     base: Option<&BalanceConfig>,
     threads: Option<usize>,
-    host: &dyn HostFacts,
+    addresses: &[InterfaceAddress],
     answering: &Answering<'_>,
     lists: &[&str],
     warnings: &mut Vec<String>,
@@ -46,25 +46,25 @@ pub(crate) fn read_pool(
             "the configuration has no [balance], which names the interface of the reals; allowed without it: pools with forward = \"proxy\"",
         );
     }
-    warn_of_host(&config, &added, &host.addresses(), warnings);
+    warn_of_host(&config, &added, addresses, warnings);
     config.pools.extend(added);
     config.pools.sort_by(|a, b| a.name.cmp(&b.name));
     check_together(root, 0, &config.pools, &stand_ins);
     config
 }
 
-/// The pools of `base`, of which `name` has the reals of `root` as well.
-pub(crate) fn read_real(
+/// The pools of `base`, which have the reals of `root` as well; `None` where it has not all of
+/// the pools that `root` has.
+pub(crate) fn read_reals(
     root: &mut Section<'_, '_>,
     base: Option<&BalanceConfig>,
-    name: &str,
-    host: &dyn HostFacts,
+    addresses: &[InterfaceAddress],
     warnings: &mut Vec<String>,
 ) -> Option<BalanceConfig> {
     let mut config = base?.clone();
-    let at = config.pools.iter().position(|pool| pool.name == name)?;
-    let of = format!("[pool.{name}]");
-    for (_, mut section) in root.named_sections("pool") {
+    for (name, mut section) in root.named_sections("pool") {
+        let at = config.pools.iter().position(|pool| pool.name == name)?;
+        let of = format!("[pool.{name}]");
         let (pool, line) = (&mut config.pools[at], section.line());
         let others: Vec<_> = pool.own_reals().cloned().collect();
         let is_proxied = pool.is_proxied();
@@ -89,7 +89,7 @@ pub(crate) fn read_real(
             reals: added,
             ..pool.clone()
         };
-        warn_of_host(&config, &[shown], &host.addresses(), warnings);
+        warn_of_host(&config, &[shown], addresses, warnings);
     }
     check_together(root, 0, &config.pools, &[]);
     Some(config)
