@@ -161,3 +161,44 @@ fn root_a_server_id_is_within_its_datagram() {
         ]
     });
 }
+
+/// A switch floods frames of another host, which may send their flow elsewhere.
+#[test]
+fn root_a_flooded_frame_begins_and_moves_no_flow() {
+    let syn = |family: usize, to, port| {
+        let packet = Packet::eth_between([2, 0x77, 0x6c, 0xff, 0, 1], to);
+        let packet = packet.ip(addr(CLIENT[family]), addr(VIPS[family][0]));
+        packet.tcp(port, 80).tcp_flags(flag::SYN).build()
+    };
+    let only = |real: u16| {
+        move |config: &mut Config| {
+            config.members[0] = vec![(real, 1)];
+            config.fill_rings();
+        }
+    };
+    let mut path = Path::new();
+    for hook in HOOKS {
+        for (family, name) in FAMILIES.into_iter().enumerate() {
+            let mut config = pools::two();
+            let id = path.next_id();
+            config.each_real(|real| real.id += id);
+            path.begin(config);
+            let agree = |path: &mut Path, to, port, fate| {
+                let of_reference = path.agree(hook, &syn(family, to, port), "a SYN");
+                assert_eq!(of_reference, format!("{name} {fate}"));
+            };
+            path.change(only(0));
+            agree(&mut path, HERE, 4000, "to a real, whole");
+            path.change(only(1));
+            for port in [4000, 4001] {
+                agree(&mut path, [2, 0x77, 0x6c, 0xff, 0, 3], port, "to the host");
+            }
+            // The known one is where it was; the other one goes where the ring says now.
+            path.change(only(0));
+            agree(&mut path, HERE, 4001, "to a real, whole");
+            path.change(only(1));
+            agree(&mut path, HERE, 4000, "to a real, whole");
+            path.counters_agree("in the end");
+        }
+    }
+}

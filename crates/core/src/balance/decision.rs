@@ -177,6 +177,9 @@ pub struct Choice {
     /// What becomes of the frame then.
     pub fate: Fate,
     by: By,
+    /// The frame is addressed to this host, as far as it is known: a switch floods frames of
+    /// other hosts, of which nothing is remembered.
+    is_here: bool,
 }
 
 /// What says that a real gets a frame.
@@ -197,7 +200,8 @@ type Known = (u16, u64);
 /// a flow, it is one of them.
 #[derive(Debug, Default)]
 pub struct Memory {
-    flows: HashMap<Flow, BTreeSet<Known>>,
+    /// `None`: it may be that it is not remembered.
+    flows: HashMap<Flow, BTreeSet<Option<Known>>>,
     fragments: HashMap<Fragments, (usize, BTreeSet<Known>)>,
     slots: HashMap<Affinity, BTreeSet<Option<u16>>>,
 }
@@ -233,16 +237,24 @@ impl Memory {
             // They begin no flow.
             Part::LaterFragment(_) | Part::Error(_) => return,
         };
+        let here = seen.iter().filter(|choice| choice.is_here);
+        let here = here.filter_map(|choice| known(choice.number?)).map(Some);
+        let here: BTreeSet<Option<Known>> = here.collect();
+        let unknown = BTreeSet::from([None]);
+        let before = self.flows.get(&flow).unwrap_or(&unknown);
         // One datagram that names another real moves no flow.
         let is_named = seen.iter().any(|choice| choice.by == By::Name);
-        let before = self.flows.get(&flow).into_iter().flatten().copied();
-        let (stay, leave): (BTreeSet<Known>, BTreeSet<Known>) =
-            before.partition(|known| pools.stays(*known, &served.packet));
-        let after = match (is_named, stay.is_empty(), leave.is_empty()) {
+        let (stay, leave): (BTreeSet<_>, BTreeSet<_>) = (before.iter().copied())
+            .partition(|known| known.is_some_and(|known| pools.stays(known, &served.packet)));
+        let mut after = match (is_named, stay.is_empty(), leave.is_empty()) {
             (true, false, true) => stay,
-            (true, false, false) => &stay | &taken,
-            _ => taken,
+            (true, false, false) => &stay | &here,
+            _ => here,
         };
+        // A flow does not leave its place either by what is not for this host.
+        if seen.iter().any(|choice| !choice.is_here) {
+            after.extend(before);
+        }
         self.flows.insert(flow, after);
     }
 }
@@ -276,6 +288,7 @@ impl Pools {
                             number: None,
                             fate: Fate::Host(Reason::Pass),
                             by: By::Memory,
+                            is_here: true,
                         },
                     };
                     served.choices.push(choice);
@@ -309,7 +322,7 @@ impl Pools {
         } else {
             let before = memory.flows.get(&flow);
             let stays = |known: &&Known| self.stays(**known, &packet);
-            let stay = before.into_iter().flatten().filter(stays);
+            let stay = before.into_iter().flatten().flatten().filter(stays);
             reals.extend(stay.map(|(number, _)| (Some(*number), By::Memory)));
             if before.is_none_or(|before| reals.len() < before.len()) {
                 reals.extend(self.of_ring(memory, pool_number, &flow, &packet));
@@ -392,7 +405,14 @@ impl Pools {
             Some(real) => departure::fate(&served.packet, &served.arrival, real, served.passes),
             None => Fate::Dropped(Reason::NoReal),
         };
-        Choice { number, fate, by }
+        let is_here =
+            real.is_none_or(|real| departure::is_here(&served.packet, &served.arrival, real));
+        Choice {
+            number,
+            fate,
+            by,
+            is_here,
+        }
     }
 }
 

@@ -79,16 +79,20 @@ impl Departure {
     }
 }
 
+/// Is the frame addressed to this host, as far as it can be known?
+pub(super) fn is_here(packet: &Packet<'_>, arrival: &Arrival, real: &Real) -> bool {
+    match arrival.ifindex == real.ifindex {
+        true => packet.frame[..6] == real.source,
+        // A frame to a group of hosts is routed by none of them (RFC 1812 5.3.4).
+        false => packet.frame[0] & 1 == 0,
+    }
+}
+
 /// What becomes of a packet whose real is this one. `passes`: the reason by which it would
 /// leave without a pool.
 pub(super) fn fate(packet: &Packet<'_>, arrival: &Arrival, real: &Real, passes: Reason) -> Fate {
     let host = Fate::Host(passes);
-    let is_here = match arrival.ifindex == real.ifindex {
-        true => packet.frame[..6] == real.source,
-        // A frame to a group of hosts is routed by none of them (RFC 1812 5.3.4).
-        false => packet.frame[0] & 1 == 0,
-    };
-    if !is_here {
+    if !is_here(packet, arrival, real) {
         return host;
     }
     let Some(tunnel) = &real.tunnel else {
