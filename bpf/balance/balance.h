@@ -20,7 +20,8 @@
  * link-layer address than the interface's (a frame that a switch floods must not come
  * back) or to a group, what has no hop left, frames of another VLAN than the real's or
  * with two tags, ICMP that is no error (this host answers echo requests), IPv4 options,
- * IPv6 extension headers but a fragment's. */
+ * IPv6 extension headers but a fragment's. By another interface than the real's another
+ * host's address is not known from this host's: such a one may not be promiscuous. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -71,10 +72,11 @@ struct balance_frame {
 
 /* Is the frame addressed to this host: to the interface through which the real is
  * reached, if it came in there, and else to no group, each host of which would send it on
- * (RFC 1812 5.3.4)? What is not is not sent on, and nothing of it is remembered: a switch
- * floods frames of another host, which may send their flow elsewhere. Without a branch
- * but the last: each would be a path for the verifier. In one word: of packets the
- * compiler takes single bytes. */
+ * (RFC 1812 5.3.4)? What is not is not sent on, and begins or moves no flow: a switch
+ * floods frames of another host, which may send their flow elsewhere. It takes its turn
+ * and its part of the quota all the same, a known flow counts as used, and later
+ * fragments follow it. Without a branch but the last: each would be a path for the
+ * verifier. In one word: of packets the compiler takes single bytes. */
 static __always_inline int balance_is_here(const struct ethhdr *eth,
 					   const struct balance_real *real, __u32 here)
 {
