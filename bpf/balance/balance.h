@@ -20,8 +20,9 @@
  * link-layer address than the interface's (a frame that a switch floods must not come
  * back) or to a group, what has no hop left, frames of another VLAN than the real's or
  * with two tags, ICMP that is no error (this host answers echo requests), IPv4 options,
- * IPv6 extension headers but a fragment's. By another interface than the real's another
- * host's address is not known from this host's: such a one may not be promiscuous. */
+ * IPv6 extension headers but a fragment's. Of what XDP gets by
+ * another interface than the real's nobody knows whether it is another host's: such an
+ * interface may not be promiscuous. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -68,7 +69,19 @@ struct balance_frame {
 	void *l3;
 	void *end;
 	__u32 vlan; /* 0: none, or a priority tag */
+	int tc;
+	const struct __sk_buff *skb; /* on tc */
 };
+
+/* 1: the kernel says that the frame is another host's, of the four kinds that come in
+ * (PACKET_OTHERHOST); XDP is not told. Read where it is needed: on the stack it would be
+ * too much for those that go on to a pool. */
+static __always_inline __u64 balance_is_others(const struct balance_frame *f)
+{
+	__u64 type = f->tc ? f->skb->pkt_type : 0;
+
+	return type & type >> 1 & 1;
+}
 
 /* Is the frame addressed to this host: to the interface through which the real is
  * reached, if it came in there, and else to no group, each host of which would send it on
@@ -77,16 +90,16 @@ struct balance_frame {
  * and its part of the quota all the same, a known flow counts as used, and later
  * fragments follow it. Without a branch but the last: each would be a path for the
  * verifier. In one word: of packets the compiler takes single bytes. */
-static __always_inline int balance_is_here(const struct ethhdr *eth,
+static __always_inline int balance_is_here(const struct balance_frame *f,
 					   const struct balance_real *real, __u32 here)
 {
 	/* With `vlan` behind it. */
-	__u64 dest = *(__u64 *)eth, differs = dest ^ *(__u64 *)real->here;
+	__u64 dest = *(__u64 *)f->eth, differs = dest ^ *(__u64 *)real->here;
 	__u64 elsewhere = here ^ real->ifindex;
 
 	/* All ones, or 0. */
 	elsewhere = -elsewhere >> 63;
-	elsewhere = -elsewhere;
+	elsewhere = -elsewhere & (balance_is_others(f) - 1);
 	asm volatile("" : "+r"(elsewhere));
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 	return !((differs << 16 & ~elsewhere) | (dest & 1 & elsewhere));
@@ -137,7 +150,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	if (!real || !real->id)
 		return 0;
 	*chosen = real;
-	if (!served || unlikely(!balance_is_here(f->eth, real, here)))
+	if (!served || unlikely(!balance_is_here(f, real, here)))
 		return number;
 	/* One that is remembered displaces nobody: it gets its own place again. */
 	if (!turn && !state && !balance_may_remember(window)) {
@@ -247,7 +260,7 @@ static __always_inline int balance_forward(void *ctx, const int tc,
 	struct balance_real_counter *sent;
 
 	/* What was not sent to this host is not sent on, nor into another VLAN. */
-	if (!balance_is_here(f->eth, real, here))
+	if (!balance_is_here(f, real, here))
 		return balance_pass(request, tc);
 	if (unlikely(f->vlan != real->vlan))
 		return real->vlan == BALANCE_TUNNELED && !f->vlan
@@ -284,6 +297,8 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 	struct balance_frame f = {
 		.eth = (void *)(long)(tc ? skb->data : xdp->data),
 		.end = (void *)(long)(tc ? skb->data_end : xdp->data_end),
+		.tc = tc,
+		.skb = skb,
 	};
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
 	struct answer_request *request = answer_request_here();
@@ -362,6 +377,8 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	struct balance_frame f = {
 		.eth = (void *)(long)(tc ? skb->data : xdp->data),
 		.end = (void *)(long)(tc ? skb->data_end : xdp->data_end),
+		.tc = tc,
+		.skb = skb,
 	};
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
 	struct balance_service_counter *served;

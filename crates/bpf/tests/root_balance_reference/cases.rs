@@ -202,3 +202,22 @@ fn root_a_flooded_frame_begins_and_moves_no_flow() {
         }
     }
 }
+
+/// By an interface that is promiscuous, and not the reals': XDP is not told.
+#[test]
+fn root_another_hosts_frame_is_not_sent_on_where_the_kernel_tells() {
+    let mut config = pools::two();
+    config.each_real(|real| real.ifindex = 7);
+    let mut path = Path::new();
+    path.begin(config);
+    for (family, name) in FAMILIES.into_iter().enumerate() {
+        let packet = Packet::eth_between([2, 0x77, 0x6c, 0xff, 0, 1], [2, 0x77, 0x6c, 0xff, 0, 3]);
+        let packet = packet.ip(addr(CLIENT[family]), addr(VIPS[family][0]));
+        let frame = packet.tcp(4000, 80).tcp_flags(flag::SYN).build();
+        for (hook, fate) in HOOKS.into_iter().zip(["to a real, whole", "to the host"]) {
+            let of_reference = path.agree(hook, &frame, hook.name());
+            assert_eq!(of_reference, format!("{name} {fate}"));
+        }
+    }
+    path.counters_agree("in the end");
+}

@@ -275,6 +275,8 @@ impl Path {
         let arrival = Arrival {
             ifindex: INTERFACE,
             is_skb: hook == Hook::Tcx,
+            // The loopback device's.
+            mac: (hook == Hook::Tcx).then_some([0; 6]),
         };
         let bytes = frame.len() as u64;
         let pools = &self.config.pools;

@@ -47,6 +47,8 @@ pub struct Arrival {
     /// Whether the kernel has made an skb of it, as for tc, and has taken its tag off. (One
     /// that had a tag cannot be given here.)
     pub is_skb: bool,
+    /// The link-layer address of its interface, where the hook can tell: XDP cannot.
+    pub mac: Option<[u8; 6]>,
 }
 
 /// By what a new flow finds its real.

@@ -81,11 +81,12 @@ impl Departure {
 
 /// Is the frame addressed to this host, as far as it can be known?
 pub(super) fn is_here(packet: &Packet<'_>, arrival: &Arrival, real: &Real) -> bool {
-    match arrival.ifindex == real.ifindex {
-        true => packet.frame[..6] == real.source,
-        // A frame to a group of hosts is routed by none of them (RFC 1812 5.3.4).
-        false => packet.frame[0] & 1 == 0,
+    let dest = &packet.frame[..6];
+    if arrival.ifindex == real.ifindex || dest == real.source {
+        return dest == real.source;
     }
+    // A frame to a group of hosts is routed by none of them (RFC 1812 5.3.4).
+    arrival.mac.map_or(dest[0] & 1 == 0, |mac| dest == mac)
 }
 
 /// What becomes of a packet whose real is this one. `passes`: the reason by which it would

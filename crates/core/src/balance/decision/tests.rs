@@ -9,6 +9,7 @@ const THERE: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const ARRIVAL: Arrival = Arrival {
     ifindex: 1,
     is_skb: false,
+    mac: None,
 };
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -207,7 +208,7 @@ proptest! {
         });
         let mut memory = Memory::default();
         for is_skb in [false, true] {
-            let arrival = Arrival { ifindex: 1, is_skb };
+            let arrival = Arrival { ifindex: 1, is_skb, mac: None };
             if let Decision::Served(served) = pools.decide(&memory, &arrival, &frame) {
                 prop_assert!(!served.choices.is_empty());
                 memory.note(&pools, &served, &served.choices.iter().collect::<Vec<_>>());
