@@ -24,6 +24,16 @@ struct {
 	__type(value, __u64);
 } token_udp_ports SEC(".maps");
 
+/* Since when each UDP port wants tokens of the sources of which it does (CLOCK_BOOTTIME,
+ * nanoseconds); behind the last port, for user space, the same of which sources. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_udp_since SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
@@ -40,7 +50,7 @@ struct {
 	__type(value, __u64);
 } token_udp_own SEC(".maps");
 
-/* Flows that pass because their requirement only logs: to answer them begins none. */
+/* Flows that passed because their requirement only logs: to answer them begins none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
@@ -58,6 +68,17 @@ static __always_inline int is_kept(void *flows, const struct token_flow_key *flo
 	__u64 *at = bpf_map_lookup_elem(flows, flow);
 
 	return at && is_fresh(*at);
+}
+
+/* The same, and it is kept on. */
+static __always_inline int keep_on(void *flows, const struct token_flow_key *flow)
+{
+	__u64 *at = bpf_map_lookup_elem(flows, flow);
+
+	if (!at || !is_fresh(*at))
+		return 0;
+	*at = bpf_ktime_get_boot_ns();
+	return 1;
 }
 
 static __always_inline void keep(void *flows, const struct token_flow_key *flow)
@@ -199,9 +220,8 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 		return 1;
 	search.found--;
 	outcome = judge_datagram(skb, &packet, control, search.found);
-	if ((outcome == TOKEN_MISSING || outcome == TOKEN_NO_FLOW) &&
-	    is_kept(&token_udp_own, &packet.flow))
-		return 1;
+	if (outcome == TOKEN_MISSING && is_kept(&token_udp_own, &packet.flow))
+		outcome = TOKEN_FREE;
 	if (!finish(control, &packet, outcome, search.found))
 		return 0;
 	if (outcome >= TOKEN_MISSING)
@@ -209,15 +229,24 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 	return 1;
 }
 
-/* A program sends from a port that wants tokens: to whom it answers has proved himself,
- * or need not, and to others it begins. */
+/* Whoever had something from this port when it wanted no token may get answers still, and
+ * is none to whom a program here begins. */
+static __always_inline int is_settled(__be16 port)
+{
+	__u32 key = bpf_ntohs(port);
+	__u64 *since = bpf_map_lookup_elem(&token_udp_since, &key);
+
+	return since && !is_fresh(*since);
+}
+
+/* A program sends from a port that wants tokens: to whom it answers has proved himself
+ * once, or need not, and to others it begins. */
 static __noinline int note_own(struct __sk_buff *skb, const struct token_control *control,
 			       __u64 candidates)
 {
 	struct token_search search = {};
 	struct token_packet packet = {};
 	struct token_flow_key flow = {};
-	struct token_datagrams *proven;
 
 	if (read_datagram(skb, &packet))
 		return 1;
@@ -225,15 +254,16 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 	__builtin_memcpy(flow.dest, packet.flow.source, 16);
 	flow.source_port = packet.flow.dest_port;
 	flow.dest_port = packet.flow.source_port;
-	proven = bpf_map_lookup_elem(&token_udp_proven, &flow);
-	if ((proven && is_fresh(proven->at)) || is_kept(&token_udp_logged, &flow))
+	/* However long ago: else the next answer would take the place of a token. */
+	if (bpf_map_lookup_elem(&token_udp_proven, &flow) ||
+	    keep_on(&token_udp_logged, &flow))
 		return 1;
 	search.network.bits = 32 + 128;
 	__builtin_memcpy(search.network.addr, flow.source, 16);
 	search.candidates = candidates;
 	search.second = control->generation & 1;
 	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
-	if (search.found)
+	if (search.found && !keep_on(&token_udp_own, &flow) && is_settled(flow.dest_port))
 		keep(&token_udp_own, &flow);
 	return 1;
 }

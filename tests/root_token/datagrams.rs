@@ -3,11 +3,13 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Write},
     net::IpAddr,
     process::{Command, Stdio},
     time::{Duration, SystemTime},
 };
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
 use weir_testkit::packet::{Packet, proto};
 use weir_token::{DatagramStatement, TokenOption, VERSION, epoch_at, key_file::Key};
@@ -396,6 +398,26 @@ fn root_hosts_without_weir_take_datagrams_with_tokens() {
     }
 }
 
+/// A table of the server's tokens.
+fn table(lab: &Lab, name: &str) -> MapHandle {
+    let dir = format!("token-{}", weir_bpf::abi::TOKEN_ABI);
+    let root = std::path::Path::new("/sys/fs/bpf/weir").join(&lab.server.instance);
+    MapHandle::from_pinned_path(root.join(dir).join(name)).unwrap()
+}
+
+/// More than the time for which a flow goes on without tokens ago.
+fn long_ago() -> [u8; 8] {
+    let idle = u64::from(weir_bpf::abi::TOKEN_DATAGRAM_IDLE) + 10;
+    (weir_bpf::clock::boottime() - idle * 1_000_000_000).to_ne_bytes()
+}
+
+/// Has the demand of the server's port for tokens be two minutes old, without a wait.
+fn settle(lab: &Lab, port: u16) {
+    let since = table(lab, "token_udp_since");
+    let key = u32::from(port).to_ne_bytes();
+    since.update(&key, &long_ago(), MapFlags::ANY).unwrap();
+}
+
 /// A frame from the third host to the server through the router.
 fn frame(lab: &Lab, source: (&str, u16), dest: &str, token: Option<TokenOption>) -> Vec<u8> {
     let veth = &lab.veths[2];
@@ -567,6 +589,14 @@ fn root_answers_to_what_a_program_here_begins_need_no_token() {
             &format!("[token.require.own]\n{ports}mode = \"{mode}\"\n"),
         );
         lab.server.weir.done(&["reload"]);
+        if mode == "require" {
+            // Not at once: who was there before gets no further by an answer.
+            for other in ["203.0.113.1", "2001:db8:3::1"] {
+                let said = lab.server.python(FROM_PORT, &[other, "5303", own]);
+                assert_eq!(said.trim(), "silence", "{other}");
+            }
+            settle(&lab, 5302);
+        }
         let mut command = Command::new("/usr/bin/python3");
         command
             .args(["-c", SERVE, "5303"])
@@ -580,6 +610,174 @@ fn root_answers_to_what_a_program_here_begins_need_no_token() {
             });
         }
         let count = |name: &str| lab.server.token()["requirements"][1]["outcomes"][name].clone();
-        assert_eq!(count("missing"), 0);
+        let settled = if mode == "require" { 2 } else { 0 };
+        assert_eq!(count("missing"), settled);
+        assert!(count("free").as_u64() >= Some(2), "{}", lab.server.token());
+    }
+}
+
+/// Says to all who have sent something how many datagrams they have sent, again and again.
+const PUSH: &str = "
+import selectors, socket, sys
+waiting = selectors.DefaultSelector(); counts = {}
+for family, address in ((socket.AF_INET, '0.0.0.0'), (socket.AF_INET6, '::')):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    if family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    s.bind((address, int(sys.argv[1]))); waiting.register(s, selectors.EVENT_READ)
+while True:
+    for key, _ in waiting.select(0.05):
+        _, peer = key.fileobj.recvfrom(65535)
+        counts[peer] = key.fileobj, counts.get(peer, (0, 0))[1] + 1
+    for peer, (s, count) in counts.items():
+        try: s.sendto(b'%d' % count, peer)
+        except OSError: pass
+";
+
+/// From one socket, a datagram of each size that it is told; says whether it was counted.
+const TOLD: &str = "
+import hashlib, os, socket, sys, time
+hashlib.sha256(b'') # to be the same program as the other script
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.2)
+count = 0
+for line in sys.stdin:
+    s.sendto(bytes(int(line)), (sys.argv[1], int(sys.argv[2])))
+    before, end = count, time.time() + 2
+    while count == before and time.time() < end:
+        try: count = int(s.recv(100))
+        except TimeoutError: pass
+    print('answer' if count > before else 'silence', flush=True)
+";
+
+const PUSHING: u16 = 5304;
+
+/// A program with [`TOLD`].
+struct Told {
+    _child: Child,
+    ask: std::process::ChildStdin,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Told {
+    fn new(space: &Namespace, mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = space.spawn(command).unwrap();
+        let inner = child.inner();
+        let ask = inner.stdin.take().expect("it is a pipe");
+        let said = BufReader::new(inner.stdout.take().expect("it is a pipe"));
+        Self {
+            _child: child,
+            ask,
+            said,
+        }
+    }
+
+    fn of_client(lab: &Lab, address: &str) -> Self {
+        let port = PUSHING.to_string();
+        let words = ["/usr/bin/python3", "-c", TOLD, address, &port];
+        let mut command = Command::new("sh");
+        command.args(lab.client.entered(&words));
+        Self::new(&lab.client.space, command)
+    }
+
+    fn of_other(lab: &Lab, address: &str) -> Self {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", TOLD, address, &PUSHING.to_string()]);
+        Self::new(&lab.other, command)
+    }
+
+    fn ask(&mut self, size: u32) -> String {
+        writeln!(self.ask, "{size}").unwrap();
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Lab {
+    /// Another port wants tokens, or only logs.
+    fn require_pushing(&self, python: &str, mode: &str) {
+        self.require(
+            python,
+            &format!(
+                "[token.require.push]\nports = [\"{PUSHING}/udp\"]\naggregate = \"{python}\"\nmode = \"{mode}\"\n"
+            ),
+        );
+        self.server.weir.done(&["reload"]);
+    }
+
+    fn push(&self) -> Child {
+        self.server
+            .spawn(&["/usr/bin/python3", "-c", PUSH, &PUSHING.to_string()])
+    }
+
+    fn pushing(&self, outcome: &str) -> u64 {
+        let count = &self.server.token()["requirements"][1]["outcomes"][outcome];
+        count.as_u64().unwrap()
+    }
+}
+
+#[test]
+fn root_an_answer_does_not_take_the_place_of_a_token() {
+    let Some(mut lab) = Lab::new("udp-answer") else {
+        return;
+    };
+    let python = lab.start("");
+    let _push = lab.push();
+    lab.require_pushing(&python, "require");
+    settle(&lab, PUSHING);
+    for (address, full) in SERVER.into_iter().zip([1472, 1452]) {
+        let mut client = Told::of_client(&lab, address);
+        soon("a token", || (client.ask(10) == "answer").then_some(()));
+        // It has no room for one.
+        let proven = lab.pushing("proven");
+        assert_eq!(client.ask(full), "answer", "{address}");
+        assert_eq!(lab.pushing("proven"), proven + 1);
+        // Two minutes later the server goes on.
+        let table = table(&lab, "token_udp_proven");
+        for key in table.keys() {
+            let mut row = table.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+            row[16..24].copy_from_slice(&long_ago());
+            table.update(&key, &row, MapFlags::ANY).unwrap();
+        }
+        let no_flow = lab.pushing("no-flow");
+        for _ in 0..3 {
+            assert_eq!(client.ask(full), "silence", "{address}");
+        }
+        assert_eq!(lab.pushing("no-flow"), no_flow + 3);
+        assert_eq!(client.ask(10), "answer");
+        assert_eq!(client.ask(full), "answer");
+    }
+    assert_eq!(lab.pushing("free"), 0);
+}
+
+#[test]
+fn root_who_was_there_before_a_port_wants_tokens_falls_silent() {
+    let Some(mut lab) = Lab::new("udp-before") else {
+        return;
+    };
+    let python = lab.start("");
+    let _push = lab.push();
+    for mode in ["", "log"] {
+        if !mode.is_empty() {
+            lab.require_pushing(&python, mode);
+            settle(&lab, PUSHING);
+        }
+        let mut clients = SERVER.map(|address| Told::of_other(&lab, address));
+        for client in &mut clients {
+            soon("the server", || (client.ask(10) == "answer").then_some(()));
+        }
+        // The server does not cease to answer meanwhile.
+        lab.require_pushing(&python, "require");
+        for client in &mut clients {
+            let missing = lab.pushing("missing");
+            client.ask(10);
+            for _ in 0..3 {
+                assert_eq!(client.ask(10), "silence", "{mode}");
+            }
+            assert!(lab.pushing("missing") >= missing + 3);
+        }
+        assert_eq!(lab.pushing("free"), 0);
+        lab.require(&python, "");
+        lab.server.weir.done(&["reload"]);
     }
 }

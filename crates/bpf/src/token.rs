@@ -149,6 +149,7 @@ pub struct Tokens {
     udp_signings: MapHandle,
     ports: Words,
     udp_ports: Words,
+    udp_since: Words,
     requirements: MapHandle,
     claims: MapHandle,
     identities: MapHandle,
@@ -298,6 +299,7 @@ impl Tokens {
                 .update(bytes_of(&key), bytes_of(&value), MapFlags::ANY)
                 .context(|| "write a key of an identity".into())?;
         }
+        self.put_since(policy);
         control.generation = generation;
         control.requirements = policy.requirements.len() as u32;
         self.put_control(&control)?;
@@ -317,6 +319,18 @@ impl Tokens {
         remove_stale(&self.identities, |key| {
             !<IdentityPrefix>::try_from(key).is_ok_and(|key| met.contains_key(&key))
         })
+    }
+
+    /// Says since when UDP ports want tokens: those of the policy in force keep their time,
+    /// if the sources are the same.
+    fn put_since(&self, policy: &TokenPolicy) {
+        let now = crate::clock::boottime();
+        for (port, sources) in policy.udp_sources().into_iter().enumerate() {
+            if self.udp_since.load(PORTS + port) != sources {
+                self.udp_since.store(port, now);
+                self.udp_since.store(PORTS + port, sources);
+            }
+        }
     }
 
     /// Removes the identities and claims that a policy has left which was refused midway, or

@@ -38,8 +38,8 @@ const MOST: [(&str, u64); 7] = [
     ("keep", 300),
     ("sign-udp", 4_200),
     ("sign-udp-ip", 4_200),
-    ("own", 3_200),
     ("verify", 21_700),
+    ("own", 3_200),
     ("match", 15_000),
 ];
 

@@ -55,7 +55,7 @@ pub fn token(token: &Value) -> std::io::Result<()> {
         let refused = outcomes.as_object().into_iter().flatten();
         let refused: Vec<_> = refused
             .filter(|(name, count)| {
-                !matches!(name.as_str(), "valid" | "proven") && count.as_u64() != Some(0)
+                !matches!(name.as_str(), "valid" | "proven" | "free") && count.as_u64() != Some(0)
             })
             .map(|(name, count)| format!("{name} {count}"))
             .collect();

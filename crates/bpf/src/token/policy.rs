@@ -1,8 +1,10 @@
 //! What tokens are wanted and given, as the kernel takes it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use weir_core::Prefix;
 
-use super::{IdentityPrefix, MAX_CLAIMS, MAX_IDENTITIES, MAX_NETWORKS, MAX_REQUIREMENTS};
+use super::{IdentityPrefix, MAX_CLAIMS, MAX_IDENTITIES, MAX_NETWORKS, MAX_REQUIREMENTS, PORTS};
 use crate::{
     error::{Error, Result},
     mapped,
@@ -50,6 +52,27 @@ pub struct TokenPolicy {
 }
 
 impl TokenPolicy {
+    /// A number for each UDP port, which is another one if tokens are wanted of other sources
+    /// there; 0: of none.
+    pub(super) fn udp_sources(&self) -> Vec<u64> {
+        let mut all = vec![0_u64; PORTS];
+        for requirement in &self.requirements {
+            let mut networks = requirement.networks.clone();
+            networks.iter_mut().for_each(|all| all.sort_unstable());
+            // Its keys are always the same ones.
+            let mut hasher = DefaultHasher::new();
+            networks.hash(&mut hasher);
+            let sources = hasher.finish();
+            let ranges = requirement.udp_ports.iter();
+            for port in ranges.flat_map(|(low, high)| *low..=*high) {
+                let of = &mut all[usize::from(port)];
+                // In any order of the requirements.
+                *of = of.wrapping_add(sources).max(1);
+            }
+        }
+        all
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         let networks = self.requirements.iter();
         let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
@@ -79,6 +102,41 @@ impl TokenPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_sources_of_a_port_are_told_from_the_same() {
+        let requirement = |networks: Option<&[&str]>, ports| Requirement {
+            ports: Vec::new(),
+            udp_ports: vec![ports],
+            networks: networks.map(|all| all.iter().map(|one| one.parse().unwrap()).collect()),
+            identities: vec![[1; 16]],
+            drops: true,
+        };
+        let sources = |requirements: &[Requirement]| {
+            let policy = TokenPolicy {
+                requirements: requirements.to_vec(),
+                ..TokenPolicy::default()
+            };
+            policy.udp_sources()
+        };
+        let two = Some(&["192.0.2.0/24", "2001:db8::/32"][..]);
+        let few = requirement(two, (53, 53));
+        let turned = requirement(Some(&["2001:db8::/32", "192.0.2.0/24"]), (53, 53));
+        let all = requirement(None, (53, 54));
+        let of = sources(std::slice::from_ref(&few));
+        assert!(of[53] != 0 && of[54] == 0);
+        assert_eq!(of, sources(&[turned]));
+        let more = sources(&[few.clone(), all.clone()]);
+        assert!(more[53] != of[53] && more[54] != 0);
+        assert_eq!(more, sources(&[all, few.clone()]));
+        // Whose tokens they are, and whether it drops, says nothing of the sources.
+        let others = Requirement {
+            identities: vec![[2; 16]],
+            drops: false,
+            ..few
+        };
+        assert_eq!(of, sources(&[others]));
+    }
 
     #[test]
     fn what_the_kernel_has_no_room_for_is_refused() {

@@ -33,10 +33,11 @@ const SIGNING: [(&str, sys::bpf_attach_type); 2] = [
     ("sign", sys::BPF_CGROUP_SOCK_OPS),
     ("keep", sys::BPF_CGROUP_INET_EGRESS),
 ];
-/// The programs of the side that verifies: their pins and places.
+/// The programs of the side that verifies: their pins and places, in the order in which they
+/// come: what is answered has been judged.
 const VERIFYING: [(&str, sys::bpf_attach_type); 2] = [
-    ("own", sys::BPF_CGROUP_INET_EGRESS),
     ("verify", sys::BPF_CGROUP_INET_INGRESS),
+    ("own", sys::BPF_CGROUP_INET_EGRESS),
 ];
 
 /// Programs that are loaded.
@@ -172,6 +173,7 @@ impl Tokens {
             udp_signings: handle(&maps.token_udp_signings)?,
             ports: Words::map(maps.token_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             udp_ports: Words::map(maps.token_udp_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
+            udp_since: Words::map(maps.token_udp_since.as_fd(), 2 * PORTS, "ports of tokens")?,
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
             identities: handle(&maps.token_identities)?,
@@ -203,8 +205,8 @@ impl Tokens {
             signing,
             signing_udp,
             verifying: [
-                keep(skel.progs.weir_token_own.as_fd())?,
                 keep(skel.progs.weir_token_verify.as_fd())?,
+                keep(skel.progs.weir_token_own.as_fd())?,
             ],
             matcher: keep(skel.progs.weir_token_match.as_fd())?,
             cgroup: cgroup.path().to_owned(),

@@ -36,7 +36,7 @@ impl TokenMetrics {
             signers: registry.gauges("weir_token_signers", "Programs that can sign.", &[]),
             packets: registry.totals(
                 "weir_token_packets_total",
-                "Packets to ports that want a token, by what became of them: valid and proven, or why they are refused.",
+                "Packets to ports that want a token, by what became of them: valid and proven, free (UDP: answers to what a program here has begun), or why they are refused.",
                 &["requirement", "outcome"],
             ),
             dropped: registry.totals(

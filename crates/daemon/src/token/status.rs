@@ -201,7 +201,6 @@ impl State {
                     false => 0,
                 },
                 outcomes: outcomes
-                    .filter(|(outcome, _)| *outcome != Outcome::Free)
                     .map(|(outcome, count)| (outcome.name(), count))
                     .collect(),
             }
