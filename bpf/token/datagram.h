@@ -50,7 +50,8 @@ struct {
 	__type(value, __u64);
 } token_udp_own SEC(".maps");
 
-/* Flows that passed because their requirement only logs: to answer them begins none. */
+/* Flows that passed because their requirement only logs: to answer them begins none. Of a
+ * datagram that could not be read, which came from any port, the source port is 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TOKEN_DATAGRAM_FLOWS);
@@ -123,13 +124,19 @@ static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *
 		at = begin = sizeof(ip);
 		scan.is_ipv6 = 1;
 		for (i = 0; i < CHAIN; i++) {
-			__u8 head[2];
+			__u8 head[4];
 
 			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
-			    next != IPPROTO_DSTOPTS)
+			    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
 				break;
 			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
 				return -1;
+			if (next == IPPROTO_FRAGMENT) {
+				/* Only that of a whole packet (RFC 6946) is none. */
+				if (head[2] || head[3] & 0xf9)
+					return -1;
+				head[1] = 0;
+			}
 			if (next == IPPROTO_DSTOPTS && head[0] == IPPROTO_UDP) {
 				begin = at + 2;
 				scan.len = head[1] * 8 + 6;
@@ -201,7 +208,7 @@ static __noinline enum token_outcome judge_datagram(struct __sk_buff *skb,
 /* A datagram for a socket at a port of `candidates`. 1: it passes. */
 static __noinline int receive_datagram(struct __sk_buff *skb,
 				       const struct token_control *control,
-				       __u64 candidates)
+				       __u64 candidates, __be16 port)
 {
 	struct token_search search = {};
 	struct token_packet packet = {};
@@ -214,8 +221,14 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 	search.candidates = candidates;
 	search.second = control->generation & 1;
 	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
-	if (search.is_sourceless)
-		return finish(control, &packet, TOKEN_MALFORMED, search.found - 1);
+	if (search.is_sourceless) {
+		packet.flow.source_port = 0;
+		packet.flow.dest_port = port;
+		if (!finish(control, &packet, TOKEN_MALFORMED, search.found - 1))
+			return 0;
+		keep(&token_udp_logged, &packet.flow);
+		return 1;
+	}
 	if (!search.found)
 		return 1;
 	search.found--;
@@ -252,8 +265,10 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 		return 1;
 	__builtin_memcpy(flow.source, packet.flow.dest, 16);
 	__builtin_memcpy(flow.dest, packet.flow.source, 16);
-	flow.source_port = packet.flow.dest_port;
 	flow.dest_port = packet.flow.source_port;
+	if (keep_on(&token_udp_logged, &flow))
+		return 1;
+	flow.source_port = packet.flow.dest_port;
 	/* However long ago: else the next answer would take the place of a token. */
 	if (bpf_map_lookup_elem(&token_udp_proven, &flow) ||
 	    keep_on(&token_udp_logged, &flow))
@@ -298,7 +313,9 @@ int weir_token_verify(struct __sk_buff *skb)
 		return 1;
 	if (sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP) {
 		candidates = udp_candidates(sk, control);
-		return candidates ? receive_datagram(skb, control, *candidates) : 1;
+		return candidates ? receive_datagram(skb, control, *candidates,
+						     bpf_htons(sk->src_port))
+				  : 1;
 	}
 	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
 	candidates = bpf_map_lookup_elem(&token_ports, &key);

@@ -781,3 +781,59 @@ fn root_who_was_there_before_a_port_wants_tokens_falls_silent() {
         lab.server.weir.done(&["reload"]);
     }
 }
+
+/// Sends a frame, and says whether the port in it gets an answer.
+const FRAME: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.settimeout(1); s.bind(('::', int(sys.argv[1])))
+p = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); p.bind(('eth0', 0)); p.send(bytes.fromhex(sys.argv[2]))
+try: print('answer' if s.recv(100) else '')
+except TimeoutError: print('silence')
+";
+
+#[test]
+fn root_no_form_of_a_datagram_that_is_only_logged_lets_its_sender_in_later() {
+    let Some(mut lab) = Lab::new("udp-form") else {
+        return;
+    };
+    let python = lab.start("mode = \"log\"\n");
+    settle(&lab, PORT);
+    let (here, dest) = ("2001:db8:3::1", SERVER[1]);
+    let ask = |port: u16, headers: &[u8]| {
+        let mut packet = frame(&lab, (here, port), dest, None);
+        if let [first, rest @ ..] = headers {
+            packet[14 + 6] = *first;
+            packet.splice(14 + 40..14 + 40, rest.iter().copied());
+            packet[14 + 5] += rest.len() as u8;
+        }
+        let said = lab.other.run(
+            "/usr/bin/python3",
+            &["-c", FRAME, &port.to_string(), &hex::encode(&packet)],
+        );
+        said.unwrap().trim().to_owned()
+    };
+    let atomic = [44, 17, 0, 0, 0, 1, 2, 3, 4];
+    // Destination options, more of them than are gone through.
+    let many = [
+        [60].repeat(1),
+        [60, 0, 1, 4, 0, 0, 0, 0].repeat(7),
+        vec![17, 0, 1, 4, 0, 0, 0, 0],
+    ]
+    .concat();
+    let (missing, malformed) = (
+        lab.server.outcome("missing"),
+        lab.server.outcome("malformed"),
+    );
+    assert_eq!(ask(40_000, &atomic), "answer");
+    assert_eq!(lab.server.outcome("missing"), missing + 1);
+    assert_eq!(ask(40_001, &many), "answer");
+    assert_eq!(lab.server.outcome("malformed"), malformed + 1);
+    lab.require(&python, "");
+    lab.server.weir.done(&["reload"]);
+    for port in [40_000, 40_001] {
+        for headers in [&[][..], &atomic, &many] {
+            assert_eq!(ask(port, headers), "silence", "{port}");
+        }
+    }
+    assert_eq!(lab.server.outcome("free"), 0);
+}

@@ -17,6 +17,7 @@ pub const EXTENSION_BYTES: usize = 24;
 
 const UDP: u8 = 17;
 const DESTINATION_OPTIONS: u8 = 60;
+const FRAGMENT: u8 = 44;
 /// IPv6 headers before UDP's that are gone through.
 const CHAIN: usize = 6;
 /// Bytes of destination options that are looked through.
@@ -64,13 +65,18 @@ impl Datagram {
                 let mut options: &[u8] = &[];
                 for _ in 0..CHAIN {
                     // Hop-by-hop options, routing, destination options.
-                    if !matches!(next, 0 | 43 | DESTINATION_OPTIONS) {
+                    if !matches!(next, 0 | 43 | FRAGMENT | DESTINATION_OPTIONS) {
                         break;
                     }
-                    let [after, length, ..] = rest else {
+                    let [after, length, offset, more, ..] = rest else {
                         return None;
                     };
-                    let length = (usize::from(*length) + 1) * 8;
+                    let length = match next {
+                        // That of a whole packet (RFC 6946).
+                        FRAGMENT if *offset == 0 && more & 0xf9 == 0 => 8,
+                        FRAGMENT => return None,
+                        _ => (usize::from(*length) + 1) * 8,
+                    };
                     if next == DESTINATION_OPTIONS && *after == UDP {
                         options = rest.get(2..length)?;
                     }
@@ -191,6 +197,13 @@ mod tests {
         assert_eq!(token(&ipv6(60, &cut)), Err(OptionError::Length));
         cut[5] = 17;
         assert_eq!(token(&ipv6(60, &cut)), Err(OptionError::TokenLength));
+        // Behind the fragment header of a whole packet, whose second byte is no length.
+        let mut whole = [&[60, 9, 0, 6, 1, 2, 3, 4][..], &header].concat();
+        assert_eq!(token(&ipv6(FRAGMENT, &whole)), Ok(Some(TOKEN)));
+        for part in [[0, 1], [0, 8], [1, 0]] {
+            whole[2..4].copy_from_slice(&part);
+            assert_eq!(Datagram::read(&ipv6(FRAGMENT, &whole)), None, "{part:?}");
+        }
         // Behind hop-by-hop options; and not before another header.
         let hops = [&[60, 0, 1, 4, 0, 0, 0, 0][..], &header].concat();
         assert_eq!(token(&ipv6(0, &hops)), Ok(Some(TOKEN)));

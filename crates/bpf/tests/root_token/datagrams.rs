@@ -221,6 +221,31 @@ fn root_a_token_is_of_one_protocol() {
     }
 }
 
+/// The kernel gives sockets such a datagram as it came.
+#[test]
+fn root_a_datagram_is_read_behind_the_fragment_header_of_a_whole_packet() {
+    let (_lab, tokens, loaded) = Lab::load("udp-atomic");
+    let known = Known::new();
+    tokens.put_policy(&known.policy()).unwrap();
+    let flow = flow(&mut Random(11), true);
+    let fragment = |token: Option<u64>, part: [u8; 2]| {
+        let mut packet = frame(&known, flow, token, 0);
+        let next = std::mem::replace(&mut packet[14 + 6], 44);
+        let header = [next, 0, part[0], part[1], 1, 2, 3, 4];
+        packet.splice(14 + 40..14 + 40, header);
+        packet[14 + 5] += 8;
+        packet
+    };
+    let missing = count(&tokens, Outcome::Missing);
+    assert_eq!(run(&loaded, &fragment(None, [0, 0])), 0);
+    assert_eq!(count(&tokens, Outcome::Missing), missing + 1);
+    assert_eq!(run(&loaded, &fragment(Some(epoch()), [0, 0])), MATCH);
+    assert_eq!(run(&loaded, &fragment(None, [0, 0])), MATCH);
+    for part in [[0, 1], [0, 8], [1, 0]] {
+        assert_eq!(run(&loaded, &fragment(Some(epoch()), part)), 0);
+    }
+}
+
 /// The time is set back in the table in place of waiting for two minutes.
 #[test]
 fn root_a_flow_goes_on_without_tokens_for_its_time_only() {
