@@ -396,7 +396,9 @@ impl State {
     /// Has datagrams get tokens where they leave now.
     fn follow_interfaces(&mut self) {
         if let Some(datagram_signer) = &self.datagram_signer {
-            self.signing_at = interfaces::follow(datagram_signer, &self.config);
+            let now = Instant::now();
+            self.signing_at =
+                interfaces::follow(datagram_signer, &self.config, &self.signing_at, now);
         }
     }
 

@@ -2,6 +2,11 @@
 //! or else those to which routes lead. They come and go, so they are looked at again and
 //! again.
 
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
 use weir_bpf::{
     device::{Device, name_of},
     token::DatagramSigner,
@@ -17,15 +22,50 @@ pub(super) struct SigningInterfaces {
     pub(super) names: Vec<String>,
     /// The text of an alert; `None`: nothing is wrong.
     pub(super) problem: Option<String>,
+    /// When a route led to them last.
+    routed: BTreeMap<String, Instant>,
 }
 
-/// Puts the program at the interfaces that should have it, and takes it from all others.
-pub(super) fn follow(datagram_signer: &DatagramSigner, config: &TokenConfig) -> SigningInterfaces {
+/// For so long an interface to which no route leads keeps the program: routes go for a moment
+/// when an address or the state of a line changes.
+const STAYS: Duration = Duration::from_secs(60);
+
+/// Puts the program at the interfaces that should have it, and takes it from all others, if
+/// it is known which those are.
+pub(super) fn follow(
+    datagram_signer: &DatagramSigner,
+    config: &TokenConfig,
+    before: &SigningInterfaces,
+    now: Instant,
+) -> SigningInterfaces {
     let mut problems = Vec::new();
-    // Each once: the configuration names none twice, and routes are read as a set.
+    let mut routed = BTreeMap::new();
+    let mut is_known = true;
     let mut names = match &config.interfaces {
         Some(names) => names.clone(),
-        None => routed(config, &mut problems),
+        None => {
+            let found = interfaces_to(&config.sign_udp_to).map_err(|error| {
+                problems.push(format!("cannot read the routes: {error}"));
+                is_known = false;
+            });
+            let mut names = Vec::new();
+            for index in found.unwrap_or_default() {
+                match name_of(index) {
+                    Ok(Some(name)) => names.push(name),
+                    // It has gone in between.
+                    Ok(None) => {}
+                    Err(error) => {
+                        problems.push(format!("interface {index}: {error}"));
+                        is_known = false;
+                    }
+                }
+            }
+            routed = stay(&before.routed, &names, now, is_known);
+            let stays = routed.keys().filter(|name| !names.contains(name));
+            let stays: Vec<_> = stays.filter(|name| is_there(name)).cloned().collect();
+            names.extend(stays);
+            names
+        }
     };
     if names.len() > MAX_INTERFACES {
         problems.push(format!(
@@ -43,7 +83,10 @@ pub(super) fn follow(datagram_signer: &DatagramSigner, config: &TokenConfig) -> 
                 done.map(|()| device.index).map_err(|e| e.to_string())
             }
             Ok(None) => Err("it is not there".to_owned()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                is_known = false;
+                Err(error.to_string())
+            }
         };
         match done {
             Ok(index) => {
@@ -53,12 +96,15 @@ pub(super) fn follow(datagram_signer: &DatagramSigner, config: &TokenConfig) -> 
             Err(error) => problems.push(format!("{name}: {error}")),
         }
     }
-    datagram_signer.keep_only(&attached);
+    if is_known {
+        datagram_signer.keep_only(&attached);
+    }
     if signing_at.is_empty() && problems.is_empty() {
         problems.push("no route leads to sign_udp_to".to_owned());
     }
     SigningInterfaces {
         names: signing_at,
+        routed,
         problem: (!problems.is_empty()).then(|| {
             format!(
                 "UDP datagrams to sign_udp_to leave without a token where this is so: {}",
@@ -68,18 +114,41 @@ pub(super) fn follow(datagram_signer: &DatagramSigner, config: &TokenConfig) -> 
     }
 }
 
-fn routed(config: &TokenConfig, problems: &mut Vec<String>) -> Vec<String> {
-    let found = interfaces_to(&config.sign_udp_to);
-    let names = found.and_then(|found| {
-        let names = found.into_iter().map(name_of);
-        names.collect::<Result<Vec<_>, _>>()
-    });
-    match names {
-        // One that has gone in between has no name.
-        Ok(names) => names.into_iter().flatten().collect(),
-        Err(error) => {
-            problems.push(format!("cannot read the routes: {error}"));
-            Vec::new()
-        }
+fn is_there(name: &str) -> bool {
+    !matches!(Device::find_present(name), Ok(None))
+}
+
+/// The interfaces to which routes lead now, or have led until a moment ago, with the time of
+/// that; while it is not known all of them stay.
+fn stay(
+    before: &BTreeMap<String, Instant>,
+    names: &[String],
+    now: Instant,
+    is_known: bool,
+) -> BTreeMap<String, Instant> {
+    let mut all = before.clone();
+    all.retain(|_, at| !is_known || now.saturating_duration_since(*at) < STAYS);
+    all.extend(names.iter().map(|name| (name.clone(), now)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_keeps_the_program_while_its_route_is_gone_for_a_moment() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let names = |of: &BTreeMap<String, Instant>| of.keys().cloned().collect::<Vec<_>>();
+        let (one, other) = (["eth0".to_owned()], ["eth1".to_owned()]);
+        let all = stay(&BTreeMap::new(), &one, begin, true);
+        let all = stay(&all, &other, after(59), true);
+        assert_eq!(names(&all), ["eth0", "eth1"]);
+        assert_eq!(names(&stay(&all, &other, after(60), true)), ["eth1"]);
+        // Where routes cannot be read, nothing says that one is over.
+        let unread = stay(&all, &[], after(600), false);
+        assert_eq!(names(&unread), ["eth0", "eth1"]);
+        assert!(stay(&unread, &[], after(610), true).is_empty());
     }
 }
