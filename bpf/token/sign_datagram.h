@@ -15,10 +15,11 @@
 #include "token/route.h"
 #include "token/sign.h"
 
-#define AF_INET6 10
-#define ETHERNET 14
-#define FRAGMENT 0x3fff /* of frag_off: more fragments, or an offset */
-#define OFFSET	 0x1fff
+#define AF_INET6   10
+#define ETHERNET   14
+#define FRAGMENT   0x3fff /* of frag_off: more fragments, or an offset */
+#define OFFSET	   0x1fff
+#define IPV6_LEAST 1280 /* bytes of a packet that every path of IPv6 takes */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -153,6 +154,10 @@ static __always_inline int has_room(struct __sk_buff *skb,
 		bytes = p->l4 - p->l2 + sizeof(struct udphdr) + skb->gso_size;
 	if (path && path < mtu)
 		mtu = path;
+	/* Who sends no more than every path of IPv6 takes may hear of none that takes
+	 * just that. */
+	if (!p->v4 && !path && bytes <= IPV6_LEAST && bytes + p->more > IPV6_LEAST)
+		return 0;
 	return bytes + p->more <= mtu;
 }
 

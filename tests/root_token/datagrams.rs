@@ -282,6 +282,16 @@ fn root_datagrams_of_every_size_arrive_with_a_token_or_without() {
         let most = if address.contains(':') { 1452 } else { 1472 };
         let sizes: Vec<_> = sizes.into_iter().filter(|size| *size <= most).collect();
         let all = vec!["answer"; sizes.len()].join(",");
+        // An IPv6 packet of 1280 bytes with its token, and one that would be longer.
+        for (size, is_longer) in [(1208, 0), (1209, 1), (1232, 1), (1233, 0)] {
+            let too_big = lab.udp("too_big");
+            assert_eq!(
+                lab.ask(address, PORT, "plain", &[40, size]),
+                "answer,answer"
+            );
+            let longer = if address.contains(':') { is_longer } else { 0 };
+            assert_eq!(lab.udp("too_big"), too_big + longer, "{address} {size}");
+        }
         let (too_big, fragments) = (lab.udp("too_big"), lab.udp("fragments"));
         assert_eq!(lab.ask(address, PORT, "plain", &sizes), all, "{address}");
         assert!(lab.udp("too_big") > too_big);
