@@ -250,6 +250,11 @@ impl Tokens {
         )?;
         kernel.put_clock(kernel::clock_offset())?;
         kernel.put_policy(&policy_of(config, &keys, observe))?;
+        // What can fail comes before the state of before goes.
+        let datagram_signer = match config.sign_udp_to.is_empty() {
+            true => None,
+            false => loaded.datagram_signer()?,
+        };
         let signers = match state.take() {
             Some(state) => state.signers,
             // With keys that may be over: all of them are written anew, or go.
@@ -259,10 +264,6 @@ impl Tokens {
                     .map(|handle| (handle.number(), (handle, Digest([0; 32]))))
                     .collect()
             }
-        };
-        let datagram_signer = match config.sign_udp_to.is_empty() {
-            true => None,
-            false => loaded.datagram_signer()?,
         };
         if datagram_signer.is_none() {
             loaded.end_signing_udp();
