@@ -254,6 +254,10 @@ static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 	what = read_leaving(skb, &p, control);
 	if (what == TOKEN_UDP_SIGNINGS)
 		return TC_ACT_UNSPEC;
+	/* A tunnel's datagram around one that a program sends is not the program's. */
+	if (what == TOKEN_UDP_SIGNED &&
+	    bpf_ntohs(p.input.statement.source_port) != sk->src_port)
+		what = TOKEN_UDP_NO_SIGNER;
 	if (what != TOKEN_UDP_SIGNED)
 		return count_udp_signing(what);
 	signer = signer_of(holders);
