@@ -255,14 +255,13 @@ impl Tokens {
             true => None,
             false => loaded.datagram_signer()?,
         };
-        let signers = match state.take() {
-            Some(state) => state.signers,
+        let (signers, signing_at) = match state.take() {
+            Some(state) => (state.signers, state.signing_at),
             // With keys that may be over: all of them are written anew, or go.
             None => {
                 let before = kernel.signers()?.into_iter();
-                before
-                    .map(|handle| (handle.number(), (handle, Digest([0; 32]))))
-                    .collect()
+                let signers = before.map(|handle| (handle.number(), (handle, Digest([0; 32]))));
+                (signers.collect(), SigningInterfaces::default())
             }
         };
         if datagram_signer.is_none() {
@@ -279,7 +278,7 @@ impl Tokens {
             before,
             followed: Instant::now(),
             datagram_signer,
-            signing_at: SigningInterfaces::default(),
+            signing_at,
             looked: Instant::now(),
         };
         fresh.before.retain(|name, _| {

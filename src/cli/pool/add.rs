@@ -103,7 +103,7 @@ pub struct New {
     /// Who takes new flows while no real does: another pool, or a real as with --real
     #[arg(long, num_args = 1.., value_name = "POOL|ADDR[,…]")]
     emergency: Vec<String>,
-    /// Another key of [pool.NAME], such as slow_start=30s, or 'acl=["allow country:DE"]' acl_default=deny
+    /// Another key of [pool.NAME]: slow_start=30s, or 'acl=["allow country:DE"]' acl_default=deny
     #[arg(long, num_args = 1.., value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Print the answer as JSON

@@ -353,8 +353,8 @@ impl Loaded {
                         unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), fd.as_raw_fd()) };
                     let link = owned(fd).context(what)?;
                     // In one step: a daemon that is killed between two would leave nobody who
-                    // looks at senders.
-                    let next = pin.with_extension("next");
+                    // looks at senders. Without a dot, which the BPF file system refuses.
+                    let next = self.dir.join(format!("link-{name}-next"));
                     let _ = fs::remove_file(&next);
                     object::pin(link.as_fd(), &next)?;
                     fs::rename(&next, &pin).context(what)?;

@@ -12,7 +12,7 @@ use libbpf_rs::ObjectBuilder;
 
 use crate::{objects, stack};
 
-/// Those of Debian 12 and 13.
+/// The compilers of Debian 12 and 13.
 const COMPILERS: [&str; 2] = ["clang-14", "clang-19"];
 
 /// Objects of the packet path, whose stack is counted as old kernels do, too.

@@ -70,7 +70,7 @@ impl WithAdded {
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         let unreadable =
             self.all.unreadable.iter().map(|why| {
-                format!("{why}: pools and reals that commands have added are not in force")
+                format!("{why}: pools and reals that commands have added are out of force with this, or not checked")
             });
         unreadable.chain(self.not_in_force.iter().map(ToString::to_string))
     }
@@ -237,12 +237,21 @@ fn add_all<'a, T>(
     if all.is_empty() || put(all).is_ok() {
         return refused;
     }
-    for one in all {
-        if let Err(why) = put(slice::from_ref(one)) {
-            refused.push((one, why));
+    // One may need another that comes later: until a round adds none.
+    let mut left: Vec<_> = all.iter().collect();
+    loop {
+        let before = left.len();
+        refused.clear();
+        for one in left {
+            if let Err(why) = put(slice::from_ref(one)) {
+                refused.push((one, why));
+            }
         }
+        if refused.len() == before || refused.is_empty() {
+            return refused;
+        }
+        left = refused.iter().map(|(one, _)| *one).collect();
     }
-    refused
 }
 
 /// The mistakes without their places, which nobody has written.
