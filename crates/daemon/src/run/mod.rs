@@ -3,10 +3,11 @@
 //! `sources → filter → ledger → Bans::enforce → backend` in one thread per
 //! group of sources (`log_worker`), beside them `tick`, the `threads` of classes and
 //! packet events, and the `api`. The order of start and stop is here; what is done for a
-//! start is in `start`, for a reload in `reload`, for a change of pools in `pool_changes`,
-//! which threads there are in `running`, whom the control sockets answer in `control`, and
-//! what each part may touch in `handles`.
+//! start is in `start`, for a reload in `reload`, for a change of pools in `pool_changes` and
+//! `added_pools`, which threads there are in `running`, whom the control sockets answer in
+//! `control`, and what each part may touch in `handles`.
 
+mod added_pools;
 mod control;
 pub(crate) mod handles;
 mod pool_changes;

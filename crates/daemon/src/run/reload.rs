@@ -12,8 +12,8 @@ use weir_sinks::Sinks;
 use weir_token::key_ring::KeyRing;
 
 use super::{
+    added_pools::{forget_settings, pools_need, tell_of_added},
     handles,
-    pool_changes::{forget_settings, pools_need, tell_of_added},
     start_error::StartError,
 };
 use crate::{

@@ -9,7 +9,7 @@ use weir_enforce::{
 };
 use weir_events::alerts::Alerts;
 
-use super::{pool_changes, reload, start_error::StartError};
+use super::{added_pools, reload, start_error::StartError};
 use crate::{
     config::{Config, WithAdded},
     expiry::{ExpiredBan, Expiries},
@@ -140,8 +140,8 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     reload::put_rules(&service, &service.config.get())?;
     service.backend.attach()?;
     let config = service.config.get();
-    pool_changes::forget_settings(&service, &config);
-    pool_changes::tell_of_added(&service, &WithAdded::default(), &config.added);
+    added_pools::forget_settings(&service, &config);
+    added_pools::tell_of_added(&service, &WithAdded::default(), &config.added);
     for portion in rewrite.chunks(PORTION) {
         let saved = service.store.remember_now(
             portion
