@@ -16,6 +16,7 @@
 #include "token/sign.h"
 
 #define AF_INET6   10
+#define SOCK_DGRAM 2
 #define ETHERNET   14
 #define FRAGMENT   0x3fff /* of frag_off: more fragments, or an offset */
 #define OFFSET	   0x1fff
