@@ -20,6 +20,7 @@ mod settings;
 mod slow_start;
 mod sources;
 mod state;
+mod state_file;
 mod status;
 mod tunnel;
 mod vip_answers;

@@ -4,8 +4,7 @@
 //! be in force beside the files, is the configuration's.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write},
+    io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -14,7 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_enforce::{MAX_POOLS, MAX_REALS};
 
-use super::config::{BalanceConfig, there_is, unicast};
+use super::{
+    config::{BalanceConfig, there_is, unicast},
+    state_file,
+};
 
 /// The file's longest length, in bytes.
 const MOST_BYTES: u64 = 4 << 20;
@@ -126,7 +128,7 @@ impl Added {
     /// cannot be read stays as it is, and nothing is added until it is mended or removed.
     pub fn read(state_dir: &Path) -> Self {
         let path = path_in(state_dir);
-        match kept(&path) {
+        match state_file::read(&path, MOST_BYTES) {
             Ok(added) => added,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::default(),
             Err(error) => Self {
@@ -141,13 +143,7 @@ impl Added {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, state_dir: &Path) -> io::Result<()> {
-        let path = path_in(state_dir);
-        let next = path.with_extension("json.new");
-        let mut file = File::create(&next)?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        file.sync_all()?;
-        fs::rename(&next, &path)?;
-        File::open(state_dir)?.sync_all()
+        state_file::write(&path_in(state_dir), self)
     }
 
     /// Whether this real of this pool was added by a command.
@@ -338,16 +334,10 @@ fn path_in(state_dir: &Path) -> PathBuf {
     state_dir.join("pools.json")
 }
 
-fn kept(path: &Path) -> io::Result<Added> {
-    let meta = fs::metadata(path)?;
-    if !meta.is_file() || meta.len() > MOST_BYTES {
-        return Err(io::Error::other("it is no file of weir's"));
-    }
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;

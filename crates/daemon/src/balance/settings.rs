@@ -2,15 +2,11 @@
 //! in the state directory over restarts and reloads, until it is taken back or the real
 //! leaves the configuration.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write},
-    net::IpAddr,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, io, net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use super::state_file;
 
 /// A file of this many bytes has more reals than there can be.
 const MOST_BYTES: u64 = 1 << 20;
@@ -70,7 +66,7 @@ impl Settings {
     /// Reads what an earlier daemon kept; none if there is no such file. A file that
     /// cannot be read is left as it is until something else is said.
     pub fn read(path: PathBuf) -> (Self, io::Result<()>) {
-        let (all, read) = match kept(&path) {
+        let (all, read) = match state_file::read::<Vec<Kept>>(&path, MOST_BYTES) {
             Ok(all) => (all, Ok(())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (vec![], Ok(())),
             Err(error) => (vec![], Err(error)),
@@ -113,29 +109,14 @@ impl Settings {
             real: *real,
             setting: *setting,
         });
-        let text = serde_json::to_vec_pretty(&lines.collect::<Vec<_>>())?;
-        let next = self.path.with_extension("json.new");
-        let mut file = File::create(&next)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&next, &self.path)?;
-        match self.path.parent() {
-            Some(directory) => File::open(directory)?.sync_all(),
-            None => Ok(()),
-        }
+        state_file::write(&self.path, &lines.collect::<Vec<_>>())
     }
-}
-
-fn kept(path: &std::path::Path) -> io::Result<Vec<Kept>> {
-    let meta = fs::metadata(path)?;
-    if !meta.is_file() || meta.len() > MOST_BYTES {
-        return Err(io::Error::other("it is no file of weir's"));
-    }
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
