@@ -5,8 +5,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
-    EXID, OPTION_BYTES, TokenOption,
-    option::{OptionError, find_kind},
+    OPTION_BYTES, TokenOption,
+    option::{OptionError, find_kind, note_token},
 };
 
 /// The number of the option, in IPv4 as in IPv6: one for experiments (RFC 4727) that does not
@@ -116,13 +116,7 @@ fn find_ipv6(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
         let (option, rest) = options
             .split_at_checked(length)
             .ok_or(OptionError::Length)?;
-        if option.len() >= 4 && option[0] == IP_KIND && option[2..4] == EXID.to_be_bytes() {
-            if found.is_some() {
-                return Err(OptionError::Several);
-            }
-            let bytes = option.try_into().map_err(|_| OptionError::TokenLength)?;
-            found = Some(TokenOption::of(bytes));
-        }
+        note_token(&mut found, option, IP_KIND)?;
         options = rest;
     }
     Ok(found)

@@ -105,16 +105,27 @@ pub(crate) fn find_kind(
             return Err(OptionError::Length);
         }
         let (option, rest) = options.split_at(length);
-        if option.len() >= 4 && option[0] == wanted && option[2..4] == EXID.to_be_bytes() {
-            if found.is_some() {
-                return Err(OptionError::Several);
-            }
-            let bytes = option.try_into().map_err(|_| OptionError::TokenLength)?;
-            found = Some(TokenOption::of(bytes));
-        }
+        note_token(&mut found, option, wanted)?;
         options = rest;
     }
     Ok(found)
+}
+
+/// Notes the token if this option of an IP or TCP header, from its kind on, is one.
+pub(crate) fn note_token(
+    found: &mut Option<TokenOption>,
+    option: &[u8],
+    wanted: u8,
+) -> Result<(), OptionError> {
+    if option.len() < 4 || option[0] != wanted || option[2..4] != EXID.to_be_bytes() {
+        return Ok(());
+    }
+    if found.is_some() {
+        return Err(OptionError::Several);
+    }
+    let bytes = option.try_into().map_err(|_| OptionError::TokenLength)?;
+    *found = Some(TokenOption::of(bytes));
+    Ok(())
 }
 
 #[cfg(test)]
