@@ -193,7 +193,7 @@ static __always_inline __u16 period_now(void)
 /* Does another process hold this thread, or the first one, as a debugger does? */
 static __always_inline __u32 is_traced(struct task_struct *task)
 {
-	return (task->ptrace | BPF_CORE_READ(task, group_leader, ptrace)) != 0;
+	return (task->ptrace | task->group_leader->ptrace) != 0;
 }
 
 /* Who this process is in terms of the rules in force; its mappings are walked if they

@@ -108,13 +108,8 @@ impl Key {
             cgroup: self.cgroup,
             uid: self.uid,
             space: self.space,
-            flags: [
-                (self.anonymous, abi::IDENT_ANONYMOUS),
-                (self.altered, abi::IDENT_ALTERED),
-            ]
-            .into_iter()
-            .filter(|(is, _)| *is)
-            .fold(0, |flags, (_, flag)| flags | flag),
+            flags: (u32::from(self.anonymous) * abi::IDENT_ANONYMOUS)
+                | (u32::from(self.altered) * abi::IDENT_ALTERED),
         }
     }
 }
