@@ -177,6 +177,12 @@ impl Running {
         writeln!(self.input, "{line}").unwrap();
     }
 
+    /// Waits until it has ended.
+    pub fn ended(mut self) {
+        let status = self.child.wait(Duration::from_secs(60)).unwrap();
+        assert!(status.is_some(), "{:?} goes on", self.child);
+    }
+
     /// Has it go on, which waits for a line.
     pub fn go_on(&mut self) {
         self.input.write_all(b"\n").unwrap();

@@ -13,6 +13,7 @@ mod facts;
 mod kept;
 mod learning;
 mod login;
+mod mounts;
 mod names;
 mod never_runs;
 mod objects;

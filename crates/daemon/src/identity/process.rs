@@ -17,6 +17,7 @@ use weir_identity::{
 };
 
 use super::{
+    mounts::RemoteMounts,
     objects::{NoDigest, Objects},
     packages::Packages,
 };
@@ -47,11 +48,13 @@ pub struct ReadProgram {
     pub without: Option<(PathBuf, NoDigest)>,
 }
 
-/// One file in the list of mappings: where it is mapped first, and its name there.
+/// One file in the list of mappings: where it is mapped first, and its name and its device
+/// there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mapping {
     range: String,
     path: PathBuf,
+    device: Vec<u8>,
 }
 
 /// What map_files calls a range: without the zeros by which the list of mappings fills low
@@ -86,6 +89,7 @@ fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
             .or_insert_with(|| Mapping {
                 range: name_of(&String::from_utf8_lossy(range)),
                 path: PathBuf::from(OsStr::from_bytes(path)),
+                device: device.to_vec(),
             });
     }
     found
@@ -144,17 +148,33 @@ pub(super) fn read(
     };
     // All are opened before one is hashed, which takes a while: of a process that ends
     // meanwhile the digests are known, and the next one of its kind is identified sooner.
-    let opened = |path: PathBuf, at: &Path| (path, hash::open(at).map_err(NoDigest::from));
+    let opened = |path: PathBuf, at: &Path, is_remote: bool| match is_remote {
+        true => (path, Err(NoDigest::Untrusted)),
+        false => (path, hash::open(at).map_err(NoDigest::from)),
+    };
+    let exe = fs::read_link(proc.join("exe")).ok();
+    let mapped = |exe: &PathBuf| mappings.values().find(|mapping| mapping.path == *exe);
+    let exe_mapped = exe.as_ref().and_then(mapped);
+    // Those that others hold have no device of their own, but for one kind.
+    let has_none = |mapping: &Mapping| mapping.device.starts_with(b"00:");
+    let remote = match exe_mapped.is_none() || mappings.values().any(has_none) {
+        true => RemoteMounts::of(&pid.to_string()),
+        false => RemoteMounts::default(),
+    };
+    let is_exe_remote = match exe_mapped {
+        Some(mapping) => remote.hold_device(&mapping.device),
+        None => exe.as_ref().is_some_and(|exe| remote.hold_path(exe)),
+    };
     let objects_opened: Vec<_> = mappings
         .into_values()
         .take(MAX_OBJECTS)
         .map(|mapping| {
             let at = proc.join("map_files").join(&mapping.range);
-            opened(mapping.path, &at)
+            let is_remote = remote.hold_device(&mapping.device);
+            opened(mapping.path, &at, is_remote)
         })
         .collect();
-    let exe_opened = fs::read_link(proc.join("exe")).ok();
-    let exe_opened = exe_opened.map(|path| opened(path, &proc.join("exe")));
+    let exe_opened = exe.map(|path| opened(path, &proc.join("exe"), is_exe_remote));
     let (mut files, mut without) = (BTreeSet::new(), None);
     let mut object = |(path, file): (PathBuf, Result<File, NoDigest>)| {
         let digest = match file.and_then(|file| objects.digest_of(file)) {
@@ -186,7 +206,7 @@ pub(super) fn read(
     if let Some(opened) = exe_opened {
         let exe;
         (exe, executable) = object(opened);
-        if let Some(packages) = packages
+        if let Some(packages) = packages.filter(|_| !is_exe_remote)
             && let Ok(file) = File::open(proc.join("exe"))
         {
             let package = packages.of(&exe.path, file, pid);
@@ -211,6 +231,9 @@ pub(super) fn read(
     let directory = fs::read_link(proc.join("cwd")).ok();
     program.script = script_of(&program.cmdline, directory.as_deref());
     let exe = program.exe.as_ref();
+    // Here another mount may be at that path.
+    let here = RemoteMounts::of("self");
+    let exe = exe.filter(|exe| executable.is_some() && !here.hold_path(&exe.path));
     let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
     Some(ReadProgram {
         is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
@@ -242,7 +265,8 @@ pub fn script_file(program: &Program) -> Option<&Path> {
     {
         return None;
     }
-    program.script.as_deref().filter(|path| path.is_file())
+    let there = |path: &&Path| !RemoteMounts::of("self").hold_path(path) && path.is_file();
+    program.script.as_deref().filter(there)
 }
 
 /// The parents of a process up to the first one: numbers and executables.

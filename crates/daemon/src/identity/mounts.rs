@@ -1,0 +1,149 @@
+//! Which files are held by somebody else, such as a server: known by their mounts, before
+//! anything is asked of a file, for a server that has stopped answers nothing, and whoever
+//! asks it waits.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs::File,
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a list of mounts that are read: some ten thousand.
+const MAX_LIST: u64 = 4 << 20;
+
+/// The mounts of a process that others hold (proc_pid_mountinfo(5)).
+#[derive(Debug, Default)]
+pub struct RemoteMounts {
+    /// Devices of these file systems: major and minor number.
+    devices: BTreeSet<(u32, u32)>,
+    /// Where each is mounted, and where others are: the longest one holds a path.
+    points: Vec<(PathBuf, bool)>,
+}
+
+impl RemoteMounts {
+    /// The mounts of a process's mount namespace; none, if it is gone.
+    pub fn of(pid: &str) -> Self {
+        let mut list = Vec::new();
+        if let Ok(file) = File::open(format!("/proc/{pid}/mountinfo")) {
+            let _ = file.take(MAX_LIST).read_to_end(&mut list);
+        }
+        Self::parse(&list)
+    }
+
+    fn parse(list: &[u8]) -> Self {
+        let mut mounts = Self::default();
+        for line in list.split(|byte| *byte == b'\n') {
+            // 36 35 98:0 /root /point options optional... - type source options
+            let mut fields = line.split(|byte| *byte == b' ');
+            let (device, point) = (fields.nth(2), fields.nth(1));
+            let kind = fields.skip_while(|field| *field != b"-").nth(1);
+            let (Some(device), Some(point), Some(kind)) = (device, point, kind) else {
+                continue;
+            };
+            let is_remote = is_remote(kind);
+            mounts.points.push((
+                PathBuf::from(OsStr::from_bytes(&unescaped(point))),
+                is_remote,
+            ));
+            if is_remote && let Some(device) = numbers(device, 10) {
+                mounts.devices.insert(device);
+            }
+        }
+        if mounts.devices.is_empty() {
+            mounts.points.clear();
+        }
+        mounts
+    }
+
+    /// Does the file of a line in a list of mappings lie there? `device`: as it is written there,
+    /// such as `00:2d`.
+    pub fn hold_device(&self, device: &[u8]) -> bool {
+        numbers(device, 16).is_some_and(|device| self.devices.contains(&device))
+    }
+
+    /// Would a path lead there, by what is mounted now?
+    pub fn hold_path(&self, path: &Path) -> bool {
+        // Of two with one point the later one covers the other.
+        let above = self
+            .points
+            .iter()
+            .filter(|(point, _)| path.starts_with(point));
+        let longest = above.max_by_key(|(point, _)| point.as_os_str().len());
+        longest.is_some_and(|(_, is_remote)| *is_remote)
+    }
+}
+
+/// Is a file system of this type held by others? As [`weir_identity::hash::mutable_kind`] says
+/// of one that may be asked.
+fn is_remote(kind: &[u8]) -> bool {
+    const KINDS: [&str; 14] = [
+        "fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "coda", "vboxsf",
+        "lustre", "gfs2", "ocfs2",
+    ];
+    KINDS.iter().any(|one| kind == one.as_bytes()) || kind.starts_with(b"fuse.") || kind == b"pvfs2"
+}
+
+fn numbers(device: &[u8], radix: u32) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, radix).ok();
+    Some((number(major)?, number(minor)?))
+}
+
+/// Blanks and backslashes stand there as `\040`.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = (*first == b'\\').then(|| behind.get(..3)).flatten();
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_that_others_hold_are_told_by_device_and_path() {
+        let list = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            36 22 0:45 / /srv/remote\\040share rw shared:1 master:2 - nfs4 server:/ rw\n\
+            37 36 0:46 / /srv/remote\\040share/local rw - tmpfs tmpfs rw\n\
+            38 22 0:47 / /mnt rw - fuse.bindfs /usr rw\n\
+            torn 22 0";
+        let mounts = RemoteMounts::parse(list);
+        for (device, is) in [
+            ("00:2d", true),
+            ("00:2f", true),
+            ("00:2e", false),
+            ("fe:00", false),
+        ] {
+            assert_eq!(mounts.hold_device(device.as_bytes()), is, "{device}");
+        }
+        for (path, is) in [
+            ("/srv/remote share/bin/a", true),
+            ("/srv/remote share/local/a", false),
+            ("/mnt", true),
+            ("/mnt/a (deleted)", true),
+            ("/mntx/a", false),
+            ("/usr/bin/curl", false),
+        ] {
+            assert_eq!(mounts.hold_path(Path::new(path)), is, "{path}");
+        }
+        let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n");
+        assert!(!local.hold_path(Path::new("/")));
+    }
+}

@@ -1,0 +1,346 @@
+//! Rules about programs that are out of the ordinary: on a file system that somebody else
+//! holds, and whose holder has stopped; with very many mappings; in a container that sees
+//! another tree of control groups; and gone, while their connections are there.
+
+#[path = "common/app_host.rs"]
+mod app_host;
+mod common;
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use app_host::{ADDRESSES, TestHost, curl_only};
+use common::{skipped, soon};
+
+/// `/usr/bin` once more, by FUSE.
+struct Remote {
+    dir: tempfile::TempDir,
+    holder: std::process::Child,
+}
+
+impl Remote {
+    fn mount() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("bindfs");
+        command.args(["-f", "/usr/bin"]).arg(dir.path());
+        let holder = command.stdin(Stdio::null()).spawn().unwrap();
+        let remote = Self { dir, holder };
+        soon("the file system", || {
+            remote.program("curl").exists().then_some(())
+        });
+        remote
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.holder.id().to_string();
+        let done = Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.dir.path())
+            .status();
+        self.signal("-KILL");
+        let _ = self.holder.wait();
+    }
+}
+
+/// Reads all of its code in, then says for each line that it reads whether it can connect.
+const AT_EACH_LINE: &str = r#"
+import ctypes, encodings.idna, socket, sys
+assert ctypes.CDLL(None).mlockall(1) == 0
+print('ready', flush=True)
+for line in sys.stdin:
+    try: socket.create_connection((line.strip(), 8080), 3); print('connected', flush=True)
+    except OSError as e: print(type(e).__name__, flush=True)
+"#;
+
+/// A program whose content somebody else holds is nobody that a digest names, and he is not
+/// waited for: when he has stopped, other programs are known all the same.
+#[test]
+fn root_a_program_on_fuse_is_not_trusted_and_its_holder_not_waited_for() {
+    if skipped(&["bindfs"]) {
+        return;
+    }
+    let Some(host) = TestHost::new("fuse", &curl_only()) else {
+        return;
+    };
+    let remote = Remote::mount();
+    let curl = remote.program("curl");
+    for address in ADDRESSES {
+        soon("curl to be known", || {
+            (host.curl(address) == "200").then_some(())
+        });
+        let url = format!("http://{address}:8080/");
+        let words = [curl.to_str().unwrap(), "-s", "--max-time", "3", &url];
+        assert_ne!(host.run(&words).status.code(), Some(0), "{address}");
+    }
+    soon("the alert", || {
+        let alerts = host.host.alerts();
+        (alerts.contains("app:files") && alerts.contains("answer otherwise")).then_some(())
+    });
+    // One that runs, and that nobody has looked at.
+    let python = remote.program("python3");
+    let mut python = host.begin(&[python.to_str().unwrap(), "-c", AT_EACH_LINE]);
+    assert_eq!(python.line(), "ready");
+    remote.signal("-STOP");
+    for address in ["127.0.0.1", "::1"] {
+        python.say(address);
+        assert_ne!(python.line(), "connected");
+    }
+    // Another one is read after it.
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("curl");
+    fs::copy("/usr/bin/curl", &copy).unwrap();
+    for address in ADDRESSES {
+        let url = format!("http://{address}:8080/");
+        let words = [copy.to_str().unwrap(), "-s", "--max-time", "3", &url];
+        soon("a copy of curl to be known", || {
+            (host.run(&words).status.code() == Some(0)).then_some(())
+        });
+    }
+    let (code, told) = host.host.ask(&["app", "list"]);
+    assert_eq!(code, Some(0), "{told}");
+    remote.signal("-CONT");
+}
+
+/// Maps two files in turns until the kernel gives no more mappings, leaves a few for itself,
+/// then connects.
+const MANY: &str = r#"
+import ctypes, encodings.idna, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+fds = [os.open(file, os.O_RDONLY) for file in sys.argv[1:]]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+count, last, failed = 0, [], ctypes.c_void_p(-1).value
+while (at := libc.mmap(None, 4096, 5, 2, fds[count & 1], 0)) != failed:
+    last = last[-99:] + [at]
+    count += 1
+for at in last: libc.munmap(at, 4096)
+print(count, flush=True)
+for line in sys.stdin:
+    try: socket.create_connection((line.strip(), 8080), 3); print('connected', flush=True)
+    except OSError as e: print(type(e).__name__, flush=True)
+"#;
+
+/// A program with as many mappings as the kernel gives: it is known, and judged as it is.
+#[test]
+fn root_a_program_with_all_mappings_that_there_may_be_is_judged_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["one", "two"].map(|name| dir.path().join(name));
+    for (number, file) in files.iter().enumerate() {
+        fs::write(file, vec![number as u8; 4096]).unwrap();
+    }
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.odd]\nverdict = \"drop\"\nobject = \"{}\"\n\
+         [app.rules.python]\nverdict = \"allow\"\nobject = \"{}\"\n",
+        app_host::sha256(files[1].to_str().unwrap()),
+        app_host::sha256("/usr/bin/python3"),
+    );
+    let Some(host) = TestHost::new("mappings", &rules) else {
+        return;
+    };
+    let plain = dir.path().join("plain");
+    fs::write(&plain, vec![7; 4096]).unwrap();
+    let with = |other: &Path, wanted: &str| {
+        let files = [plain.to_str().unwrap(), other.to_str().unwrap()];
+        let mut words = vec!["/usr/bin/python3", "-c", MANY];
+        words.extend(files);
+        let mut python = host.begin(&words);
+        let count: u32 = python.line().parse().unwrap();
+        assert!(count > 60_000, "{count} mappings");
+        for address in ["127.0.0.1", "::1"] {
+            soon("it to be known", || {
+                python.say(address);
+                (python.line() == wanted).then_some(())
+            });
+        }
+    };
+    with(&files[0], "connected");
+    with(&files[1], "PermissionError");
+}
+
+/// Enters a control group, then a namespace of control groups and of mounts, mounts the tree
+/// that there is at the place of the real one, makes a group of the allowed one's name in it,
+/// enters that, and runs the rest.
+const OWN_TREE: &str = r#"
+echo 0 > "$0/cgroup.procs"
+exec unshare --cgroup --mount sh -ec '
+mount -t cgroup2 none "$0"
+mkdir -p "$0/allowed.slice"
+echo 0 > "$0/allowed.slice/cgroup.procs"
+exec "$@"' "$@"
+"#;
+
+/// A container that mounts a tree of control groups of its own has the groups' names as it
+/// likes; a rule means the path from the host's root.
+#[test]
+fn root_a_container_with_a_tree_of_its_own_is_judged_by_the_hosts() {
+    let instance = format!("weir-test-app-tree-{}", std::process::id());
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.slice]\nverdict = \"allow\"\n\
+         cgroup = [\"/allowed.slice\", \"/{instance}/real.slice\"]\nports = [\"8080/tcp\"]\n"
+    );
+    let Some(host) = TestHost::new("tree", &rules) else {
+        return;
+    };
+    let [real, other] = ["real.slice", "other.slice"].map(|name| host.cgroup.join(name));
+    for group in [&real, &other] {
+        fs::create_dir(group).unwrap();
+    }
+    let at = tempfile::tempdir().unwrap();
+    let at = at.path().to_str().unwrap();
+    let within = |group: &Path, address: &str| {
+        let url = format!("http://{address}:8080/");
+        let words = [
+            "-c",
+            OWN_TREE,
+            group.to_str().unwrap(),
+            at,
+            "curl",
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "--max-time",
+            "3",
+            &url,
+        ];
+        let done = host.space.output("sh", &words).unwrap();
+        let told = [done.stdout, done.stderr].concat();
+        String::from_utf8_lossy(&told).into_owned()
+    };
+    for address in ADDRESSES {
+        // By what stands above the group that it made.
+        soon("what is below the allowed one to be known", || {
+            (within(&real, address) == "200").then_some(())
+        });
+        assert_eq!(within(&other, address), "000");
+    }
+    for group in [&real, &other] {
+        let _ = fs::remove_dir(group.join("allowed.slice"));
+        let _ = fs::remove_dir(group);
+    }
+}
+
+/// Takes a hundred connections, sends into them for each line, and closes them at the end.
+const HOLDS: &str = r#"
+import socket, sys
+family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 8090), family=family, backlog=128)
+print('ready', flush=True)
+held = [server.accept()[0] for _ in range(100)]
+print('taken', flush=True)
+for line in sys.stdin:
+    for one in held:
+        try:
+            for _ in range(10): one.send(b'x' * 100)
+        except OSError: pass
+    print('sent', flush=True)
+    if line.strip() == 'last': break
+for one in held: one.close()
+print('closed', flush=True)
+"#;
+
+const OPENS: &str = r#"
+import socket, sys
+held = [socket.create_connection((sys.argv[1], 8090), 5) for _ in range(100)]
+for one in held: one.send(b'x')
+print('open', flush=True)
+sys.stdin.readline()
+if sys.argv[2] == 'closes':
+    for one in held: one.shutdown(socket.SHUT_WR)
+"#;
+
+/// Packets of connections that no process holds any more (D3: each of them had all of /proc
+/// gone through): one that its program has left open, whose answer is a reset, and one that it
+/// has closed first, which is in TIME_WAIT then.
+#[test]
+fn root_packets_of_connections_that_nobody_holds_walk_over_no_mappings() {
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.python]\nverdict = \"allow\"\nobject = \"{}\"\n",
+        app_host::sha256("/usr/bin/python3"),
+    );
+    let Some(host) = TestHost::new("nobody", &rules) else {
+        return;
+    };
+    let walks = || {
+        let metrics = host.host.done(&["metrics"]);
+        let lines = metrics.lines();
+        let values =
+            lines.filter_map(|line| line.strip_prefix("weir_app_walks_total{")?.rsplit_once(' '));
+        values
+            .map(|(_, value)| value.parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    for address in ADDRESSES {
+        soon("python to be known", || {
+            (host.connects(address).trim() == "connected").then_some(())
+        });
+    }
+    assert!(walks() > 0);
+    for (address, how) in [
+        ("127.0.0.1", "leaves"),
+        ("::1", "leaves"),
+        ("127.0.0.1", "closes"),
+        ("::1", "closes"),
+    ] {
+        let mut server = Holder::start(&host, address);
+        let mut client = host.begin(&["/usr/bin/python3", "-c", OPENS, address, how]);
+        assert_eq!(client.line(), "open", "{address} {how}");
+        assert_eq!(server.line(), "taken");
+        client.go_on();
+        client.ended();
+        let before = walks();
+        for word in ["first", "second", "last"] {
+            server.say(word);
+            assert_eq!(server.line(), "sent");
+        }
+        assert_eq!(server.line(), "closed");
+        assert_eq!(walks(), before, "{address} {how}");
+    }
+}
+
+/// [`HOLDS`], which nobody judges.
+struct Holder {
+    child: weir_netlab::Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Holder {
+    fn start(host: &TestHost, address: &str) -> Self {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", HOLDS, address]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = host.space.spawn(command).unwrap();
+        let lines = BufReader::new(child.inner().stdout.take().unwrap()).lines();
+        let mut holder = Self { child, lines };
+        assert_eq!(holder.line(), "ready");
+        holder
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("it runs").unwrap()
+    }
+
+    fn say(&mut self, word: &str) {
+        let input = self.child.inner().stdin.as_mut().unwrap();
+        writeln!(input, "{word}").unwrap();
+    }
+}
