@@ -598,7 +598,7 @@ fn append_failures(log: &FuseLog, failures: usize) {
     let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
     let line =
         format!("{now} host sshd[77]: Failed password for root from {REMOTE} port 40022 ssh2\n");
-    log.append(&line.repeat(failures));
+    log.append(line.repeat(failures));
 }
 
 fn counted(weir: &Weir) -> u64 {

@@ -185,29 +185,49 @@ pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
 /// The kind of a file's file system, if others hold its content: what is read is what they
 /// say at that moment.
 ///
-/// Asks nothing of whoever holds it.
+/// By FUSE and NFS whoever holds it is asked, and waited for.
 pub fn mutable_kind(file: &File) -> Option<&'static str> {
-    let stat = rustix::fs::fstatfs(file).ok()?;
-    kind_of(stat.f_type as u32)
+    match rustix::fs::fstatfs(file) {
+        Ok(stat) => kind_of(stat.f_type as u32),
+        // Whoever holds it is asked by FUSE, and may refuse to say.
+        Err(_) => Some("a file system that does not say what it is"),
+    }
 }
 
+/// Could a file system of this type, as lists of mounts name it, be one of those that
+/// [`mutable_kind`] tells? FUSE has subtypes: `fuse.sshfs`.
+pub fn is_mutable_type(name: &[u8]) -> bool {
+    let name = name.split(|byte| *byte == b'.').next().unwrap_or(name);
+    let mut names = MUTABLE.iter().flat_map(|(_, _, names)| *names);
+    names.any(|one| one.as_bytes() == name)
+}
+
+/// File systems whose content others hold: what people call them, their magic numbers
+/// (linux/magic.h, and their own headers), and their types in lists of mounts.
+const MUTABLE: [(&str, &[u32], &[&str]); 12] = [
+    ("FUSE", &[0x6573_5546], &["fuse", "fuseblk"]),
+    ("NFS", &[0x0000_6969], &["nfs", "nfs4"]),
+    (
+        "SMB",
+        &[0xff53_4d42, 0xfe53_4d42, 0x0000_517b],
+        &["cifs", "smb3"],
+    ),
+    ("9p", &[0x0102_1997], &["9p"]),
+    ("Ceph", &[0x00c3_6400], &["ceph"]),
+    ("AFS", &[0x5346_414f, 0x6b41_4653], &["afs"]),
+    ("Coda", &[0x7375_7245], &["coda"]),
+    ("a VirtualBox share", &[0x786f_4256], &["vboxsf"]),
+    ("Lustre", &[0x0bd0_0bd0], &["lustre"]),
+    ("GFS2", &[0x0116_1970], &["gfs2"]),
+    ("OCFS2", &[0x7461_636f], &["ocfs2"]),
+    ("OrangeFS", &[0x2003_0528], &["pvfs2"]),
+];
+
 fn kind_of(magic: u32) -> Option<&'static str> {
-    // linux/magic.h, and the file systems' own headers.
-    Some(match magic {
-        0x6573_5546 => "FUSE",
-        0x0000_6969 => "NFS",
-        0xff53_4d42 | 0xfe53_4d42 | 0x0000_517b => "SMB",
-        0x0102_1997 => "9p",
-        0x00c3_6400 => "Ceph",
-        0x5346_414f | 0x6b41_4653 => "AFS",
-        0x7375_7245 => "Coda",
-        0x786f_4256 => "a VirtualBox share",
-        0x0bd0_0bd0 => "Lustre",
-        0x0116_1970 => "GFS2",
-        0x7461_636f => "OCFS2",
-        0x2003_0528 => "OrangeFS",
-        _ => return None,
-    })
+    let found = MUTABLE
+        .iter()
+        .find(|(_, magics, _)| magics.contains(&magic));
+    found.map(|(kind, ..)| *kind)
 }
 
 #[cfg(test)]
@@ -313,6 +333,19 @@ mod tests {
     #[test]
     fn file_systems_of_others_are_known() {
         assert_eq!(kind_of(0x6969), Some("NFS"));
+        for (name, is) in [
+            ("fuse", true),
+            ("fuse.sshfs", true),
+            ("fuseblk", true),
+            ("nfs4", true),
+            ("pvfs2", true),
+            ("fusectl", false),
+            ("nfsd", false),
+            ("ext4", false),
+            ("", false),
+        ] {
+            assert_eq!(is_mutable_type(name.as_bytes()), is, "{name}");
+        }
         assert_eq!(kind_of(0x6573_5546), Some("FUSE"));
         // ext4, tmpfs, overlayfs, btrfs
         for own in [0xef53, 0x0102_1994, 0x794c_7630, 0x9123_683e] {

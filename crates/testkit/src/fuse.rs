@@ -1,6 +1,6 @@
-//! A file system of one log file that stops answering when it is told to, as a server
-//! of NFS does that has gone, or answers late or with errors: FUSE, spoken over
-//! `/dev/fuse` as far as opening and reading that file needs (linux/fuse.h, version
+//! A file system of one file, a log or a program, that stops answering when it is told
+//! to, as a server of NFS does that has gone, or answers late or with errors: FUSE, spoken
+//! over `/dev/fuse` as far as opening and reading that file needs (linux/fuse.h, version
 //! 7).
 
 use std::{
@@ -120,8 +120,8 @@ impl FuseLog {
     }
 
     /// Adds to the log, from behind: this never waits.
-    pub fn append(&self, text: &str) {
-        content(&self.shared).extend_from_slice(text.as_bytes());
+    pub fn append(&self, text: impl AsRef<[u8]>) {
+        content(&self.shared).extend_from_slice(text.as_ref());
     }
 
     /// From now on nothing is answered; or all is, what was asked meanwhile first.
@@ -229,7 +229,7 @@ impl Reply {
     fn attributes(self, node: u64, size: usize) -> Self {
         let (mode, links) = match node {
             ROOT => (0o040_755, 2),
-            _ => (0o100_644, 1),
+            _ => (0o100_755, 1),
         };
         let size = if node == ROOT { 0 } else { size as u64 };
         self.u64(&[node, size, size.div_ceil(512), 0, 0, 0])

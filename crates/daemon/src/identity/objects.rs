@@ -247,6 +247,19 @@ mod tests {
         assert_ne!(digest(&mut objects, &path).unwrap().1, first);
     }
 
+    /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).
+    #[test]
+    fn root_a_file_system_that_does_not_say_what_it_is_has_no_digest() {
+        if let Some(missing) = weir_testkit::fuse::missing() {
+            eprintln!("skipped: {missing}");
+            return;
+        }
+        let remote = weir_testkit::fuse::FuseLog::mount().unwrap();
+        remote.append("one");
+        let mut objects = Objects::default();
+        assert_eq!(objects.digest(&remote.path()), Err(NoDigest::Untrusted));
+    }
+
     #[test]
     fn what_there_is_no_time_for_is_read_later_and_what_is_too_large_not_again() {
         weir_bpf::lease::ignore_signals();
