@@ -5,11 +5,15 @@
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
-    fs::File,
+    fs::{self, File},
     io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_identity::hash::is_mutable_type;
 
 /// Bytes of a list of mounts that are read: some ten thousand.
 const MAX_LIST: u64 = 4 << 20;
@@ -24,13 +28,40 @@ pub struct RemoteMounts {
 }
 
 impl RemoteMounts {
-    /// The mounts of a process's mount namespace; none, if it is gone.
-    pub fn of(pid: &str) -> Self {
-        let mut list = Vec::new();
-        if let Ok(file) = File::open(format!("/proc/{pid}/mountinfo")) {
-            let _ = file.take(MAX_LIST).read_to_end(&mut list);
+    /// The mounts of the daemon's own mount namespace. They are read again when the kernel says
+    /// that they have changed (proc_pid_mounts(5)).
+    pub fn here() -> Arc<Self> {
+        static HERE: Mutex<Option<(File, Arc<RemoteMounts>)>> = Mutex::new(None);
+        let mut here = HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((list, mounts)) = &*here
+            && !has_changed(list)
+        {
+            return mounts.clone();
         }
-        Self::parse(&list)
+        let Ok(list) = File::open("/proc/self/mountinfo") else {
+            return Arc::default();
+        };
+        let mounts = Arc::new(Self::read(&list));
+        *here = Some((list, mounts.clone()));
+        mounts
+    }
+
+    /// The mounts of a process's mount namespace; none, if it is gone.
+    pub fn of(pid: u32) -> Arc<Self> {
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let of_process = namespace(&pid.to_string());
+        if of_process.is_some() && of_process == namespace("self") {
+            return Self::here();
+        }
+        let list = File::open(format!("/proc/{pid}/mountinfo"));
+        list.map_or_else(|_| Arc::default(), |list| Arc::new(Self::read(&list)))
+    }
+
+    fn read(list: &File) -> Self {
+        let mut text = Vec::new();
+        // What came before an error holds.
+        let _ = list.take(MAX_LIST).read_to_end(&mut text);
+        Self::parse(&text)
     }
 
     fn parse(list: &[u8]) -> Self {
@@ -43,7 +74,7 @@ impl RemoteMounts {
             let (Some(device), Some(point), Some(kind)) = (device, point, kind) else {
                 continue;
             };
-            let is_remote = is_remote(kind);
+            let is_remote = is_mutable_type(kind);
             mounts.points.push((
                 PathBuf::from(OsStr::from_bytes(&unescaped(point))),
                 is_remote,
@@ -76,14 +107,10 @@ impl RemoteMounts {
     }
 }
 
-/// Is a file system of this type held by others? As [`weir_identity::hash::mutable_kind`] says
-/// of one that may be asked.
-fn is_remote(kind: &[u8]) -> bool {
-    const KINDS: [&str; 14] = [
-        "fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "coda", "vboxsf",
-        "lustre", "gfs2", "ocfs2",
-    ];
-    KINDS.iter().any(|one| kind == one.as_bytes()) || kind.starts_with(b"fuse.") || kind == b"pvfs2"
+/// Have the mounts changed since the list was opened? Also if nobody can say.
+fn has_changed(list: &File) -> bool {
+    let mut waited = [PollFd::new(list, PollFlags::PRI)];
+    poll(&mut waited, Some(&Timespec::default())) != Ok(0)
 }
 
 fn numbers(device: &[u8], radix: u32) -> Option<(u32, u32)> {
@@ -115,6 +142,8 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use weir_testkit::fuse::{FuseLog, missing};
+
     use super::*;
 
     #[test]
@@ -145,5 +174,22 @@ mod tests {
         }
         let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n");
         assert!(!local.hold_path(Path::new("/")));
+    }
+
+    /// The list is read again when something was mounted.
+    #[test]
+    fn root_a_change_of_the_mounts_is_seen() {
+        let before = RemoteMounts::here();
+        if let Some(missing) = missing() {
+            eprintln!("skipped: {missing}");
+            return;
+        }
+        let remote = FuseLog::mount().unwrap();
+        let path = remote.path();
+        assert!(!before.hold_path(&path));
+        assert!(RemoteMounts::here().hold_path(&path));
+        assert!(RemoteMounts::of(std::process::id()).hold_path(&path));
+        drop(remote);
+        assert!(!RemoteMounts::here().hold_path(&path));
     }
 }

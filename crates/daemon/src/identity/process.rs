@@ -48,13 +48,11 @@ pub struct ReadProgram {
     pub without: Option<(PathBuf, NoDigest)>,
 }
 
-/// One file in the list of mappings: where it is mapped first, and its name and its device
-/// there.
+/// One file in the list of mappings: where it is mapped first, and its name there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mapping {
     range: String,
     path: PathBuf,
-    device: Vec<u8>,
 }
 
 /// What map_files calls a range: without the zeros by which the list of mappings fills low
@@ -89,7 +87,6 @@ fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
             .or_insert_with(|| Mapping {
                 range: name_of(&String::from_utf8_lossy(range)),
                 path: PathBuf::from(OsStr::from_bytes(path)),
-                device: device.to_vec(),
             });
     }
     found
@@ -153,25 +150,20 @@ pub(super) fn read(
         false => (path, hash::open(at).map_err(NoDigest::from)),
     };
     let exe = fs::read_link(proc.join("exe")).ok();
-    let mapped = |exe: &PathBuf| mappings.values().find(|mapping| mapping.path == *exe);
-    let exe_mapped = exe.as_ref().and_then(mapped);
-    // Those that others hold have no device of their own, but for one kind.
-    let has_none = |mapping: &Mapping| mapping.device.starts_with(b"00:");
-    let remote = match exe_mapped.is_none() || mappings.values().any(has_none) {
-        true => RemoteMounts::of(&pid.to_string()),
-        false => RemoteMounts::default(),
-    };
-    let is_exe_remote = match exe_mapped {
-        Some(mapping) => remote.hold_device(&mapping.device),
-        None => exe.as_ref().is_some_and(|exe| remote.hold_path(exe)),
-    };
+    let remote = RemoteMounts::of(pid);
+    let is_exe_remote = exe.as_ref().is_some_and(|exe| {
+        let mapped = mappings.iter().find(|(_, mapping)| mapping.path == *exe);
+        match mapped {
+            Some(((device, _), _)) => remote.hold_device(device),
+            None => remote.hold_path(exe),
+        }
+    });
     let objects_opened: Vec<_> = mappings
-        .into_values()
+        .into_iter()
         .take(MAX_OBJECTS)
-        .map(|mapping| {
+        .map(|((device, _), mapping)| {
             let at = proc.join("map_files").join(&mapping.range);
-            let is_remote = remote.hold_device(&mapping.device);
-            opened(mapping.path, &at, is_remote)
+            opened(mapping.path, &at, remote.hold_device(&device))
         })
         .collect();
     let exe_opened = exe.map(|path| opened(path, &proc.join("exe"), is_exe_remote));
@@ -232,7 +224,7 @@ pub(super) fn read(
     program.script = script_of(&program.cmdline, directory.as_deref());
     let exe = program.exe.as_ref();
     // Here another mount may be at that path.
-    let here = RemoteMounts::of("self");
+    let here = RemoteMounts::here();
     let exe = exe.filter(|exe| executable.is_some() && !here.hold_path(&exe.path));
     let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
     Some(ReadProgram {
@@ -265,7 +257,7 @@ pub fn script_file(program: &Program) -> Option<&Path> {
     {
         return None;
     }
-    let there = |path: &&Path| !RemoteMounts::of("self").hold_path(path) && path.is_file();
+    let there = |path: &&Path| !RemoteMounts::here().hold_path(path) && path.is_file();
     program.script.as_deref().filter(there)
 }
 

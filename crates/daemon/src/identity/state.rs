@@ -24,6 +24,7 @@ use super::{
     cut::Cuts,
     executables::Executables,
     learning::Learning,
+    mounts::RemoteMounts,
     objects::{NoDigest, Objects},
     packages::Packages,
     process::{self, ReadProgram},
@@ -271,6 +272,10 @@ impl State {
     /// Notes the executable at a path, before a program runs it, if it has a digest; `tell`:
     /// the kernel too, of the policy that is in force.
     fn note_file(&mut self, path: &Path, tell: bool) -> Result<(), weir_bpf::Error> {
+        // Of a file that others hold no digest counts, and they may not answer.
+        if RemoteMounts::here().hold_path(path) {
+            return Ok(());
+        }
         let Ok(file) = hash::open(path) else {
             return Ok(());
         };
