@@ -11,120 +11,105 @@ mod plain;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
-use app_host::{ADDRESSES, TestHost, curl_only};
-use common::{skipped, soon};
+use app_host::{ADDRESSES, TestHost};
+use common::soon;
+use weir_testkit::fuse::FuseLog;
 
-/// `/usr/bin` once more, by FUSE.
-struct Remote {
-    dir: tempfile::TempDir,
-    holder: std::process::Child,
-}
-
-impl Remote {
-    fn mount() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new("bindfs");
-        command.args(["-f", "/usr/bin"]).arg(dir.path());
-        let holder = command.stdin(Stdio::null()).spawn().unwrap();
-        let remote = Self { dir, holder };
-        soon("the file system", || {
-            remote.program("curl").exists().then_some(())
-        });
-        remote
-    }
-
-    fn program(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.holder.id().to_string();
-        let done = Command::new("kill").args([name, &pid]).status().unwrap();
-        assert!(done.success());
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        let _ = Command::new("umount")
-            .arg("-l")
-            .arg(self.dir.path())
-            .status();
-        self.signal("-KILL");
-        let _ = self.holder.wait();
-    }
-}
-
-/// Reads all of its code in, then says for each line that it reads whether it can connect.
-const AT_EACH_LINE: &str = r#"
-import ctypes, encodings.idna, socket, sys
-assert ctypes.CDLL(None).mlockall(1) == 0
-print('ready', flush=True)
+/// A script of Python's that does something first, then says for each line that it reads
+/// whether it can connect.
+fn connects_at_each_line(first: &str) -> String {
+    format!(
+        "import ctypes, encodings.idna, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+{first}
 for line in sys.stdin:
     try: socket.create_connection((line.strip(), 8080), 3); print('connected', flush=True)
     except OSError as e: print(type(e).__name__, flush=True)
-"#;
+"
+    )
+}
+
+/// Maps its arguments executable, too, so that it is another program, and reads all of its code
+/// in.
+const LOCKED: &str = "
+for file in sys.argv[1:]: libc.mmap(None, 4096, 5, 2, os.open(file, os.O_RDONLY), 0)
+assert libc.mlockall(1) == 0
+print('ready', flush=True)
+";
 
 /// A program whose content somebody else holds is nobody that a digest names, and he is not
 /// waited for: when he has stopped, other programs are known all the same.
 #[test]
 fn root_a_program_on_fuse_is_not_trusted_and_its_holder_not_waited_for() {
-    if skipped(&["bindfs"]) {
+    const PYTHON: &str = "/usr/bin/python3";
+    if let Some(missing) = weir_testkit::fuse::missing() {
+        eprintln!("skipped: {missing}");
         return;
     }
-    let Some(host) = TestHost::new("fuse", &curl_only()) else {
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.python]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        app_host::sha256(PYTHON),
+    );
+    let Some(host) = TestHost::new("fuse", &rules) else {
         return;
     };
-    let remote = Remote::mount();
-    let curl = remote.program("curl");
+    let content = fs::read(PYTHON).unwrap();
+    let remote = FuseLog::mount().unwrap();
+    remote.append(&content);
+    let (file, script) = (remote.path(), connects_at_each_line(LOCKED));
+    let begin = |program: &Path, beside: &[&str]| {
+        let words = [program.to_str().unwrap(), "-c", &script];
+        let mut python = host.begin(&[&words, beside].concat());
+        assert_eq!(python.line(), "ready");
+        python
+    };
+    let mut refused = begin(&file, &[]);
     for address in ADDRESSES {
-        soon("curl to be known", || {
-            (host.curl(address) == "200").then_some(())
+        soon("python to be known", || {
+            (host.connects(address).trim() == "connected").then_some(())
         });
-        let url = format!("http://{address}:8080/");
-        let words = [curl.to_str().unwrap(), "-s", "--max-time", "3", &url];
-        assert_ne!(host.run(&words).status.code(), Some(0), "{address}");
+    }
+    for address in ["127.0.0.1", "::1"] {
+        refused.say(address);
+        assert_ne!(refused.line(), "connected", "{address}");
     }
     soon("the alert", || {
         let alerts = host.host.alerts();
         (alerts.contains("app:files") && alerts.contains("answer otherwise")).then_some(())
     });
     // One that runs, and that nobody has looked at.
-    let python = remote.program("python3");
-    let mut python = host.begin(&[python.to_str().unwrap(), "-c", AT_EACH_LINE]);
-    assert_eq!(python.line(), "ready");
-    remote.signal("-STOP");
+    let dir = tempfile::tempdir().unwrap();
+    let beside = dir.path().join("beside");
+    fs::write(&beside, [1; 4096]).unwrap();
+    let mut python = begin(&file, &[beside.to_str().unwrap()]);
+    remote.hang(true);
     for address in ["127.0.0.1", "::1"] {
         python.say(address);
         assert_ne!(python.line(), "connected");
     }
     // Another one is read after it.
-    let dir = tempfile::tempdir().unwrap();
-    let copy = dir.path().join("curl");
-    fs::copy("/usr/bin/curl", &copy).unwrap();
-    for address in ADDRESSES {
-        let url = format!("http://{address}:8080/");
-        let words = [copy.to_str().unwrap(), "-s", "--max-time", "3", &url];
-        soon("a copy of curl to be known", || {
-            (host.run(&words).status.code() == Some(0)).then_some(())
+    let copy = dir.path().join("python3");
+    fs::copy(PYTHON, &copy).unwrap();
+    let mut copy = begin(&copy, &[]);
+    for address in ["127.0.0.1", "::1"] {
+        soon("a copy of python to be known", || {
+            copy.say(address);
+            (copy.line() == "connected").then_some(())
         });
     }
     let (code, told) = host.host.ask(&["app", "list"]);
     assert_eq!(code, Some(0), "{told}");
-    remote.signal("-CONT");
+    remote.hang(false);
 }
 
-/// Maps two files in turns until the kernel gives no more mappings, leaves a few for itself,
-/// then connects.
-const MANY: &str = r#"
-import ctypes, encodings.idna, os, socket, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+/// Maps two files in turns until the kernel gives no more mappings, and leaves a few.
+const MANY: &str = "
 fds = [os.open(file, os.O_RDONLY) for file in sys.argv[1:]]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 count, last, failed = 0, [], ctypes.c_void_p(-1).value
@@ -133,10 +118,7 @@ while (at := libc.mmap(None, 4096, 5, 2, fds[count & 1], 0)) != failed:
     count += 1
 for at in last: libc.munmap(at, 4096)
 print(count, flush=True)
-for line in sys.stdin:
-    try: socket.create_connection((line.strip(), 8080), 3); print('connected', flush=True)
-    except OSError as e: print(type(e).__name__, flush=True)
-"#;
+";
 
 /// A program with as many mappings as the kernel gives: it is known, and judged as it is.
 #[test]
@@ -157,9 +139,10 @@ fn root_a_program_with_all_mappings_that_there_may_be_is_judged_as_it_is() {
     };
     let plain = dir.path().join("plain");
     fs::write(&plain, vec![7; 4096]).unwrap();
+    let script = connects_at_each_line(MANY);
     let with = |other: &Path, wanted: &str| {
         let files = [plain.to_str().unwrap(), other.to_str().unwrap()];
-        let mut words = vec!["/usr/bin/python3", "-c", MANY];
+        let mut words = vec!["/usr/bin/python3", "-c", &script];
         words.extend(files);
         let mut python = host.begin(&words);
         let count: u32 = python.line().parse().unwrap();
