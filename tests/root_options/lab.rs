@@ -63,13 +63,14 @@ while True:
     if kind != socket.PACKET_OUTGOING: print(frame.hex(), flush=True)
 ";
 
-/// Has the kernel compute checksums and cut segments before the driver: what is captured behind
-/// it is what a real wire would carry.
+/// Has the kernel cut segments (0x1f, `ETHTOOL_STSO`) or compute checksums (0x17,
+/// `ETHTOOL_STXCSUM`) before the driver: what is captured behind it is what a real wire would
+/// carry.
 const NO_OFFLOAD: &str = "
 import array, fcntl, socket, struct, sys
 asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for command in 0x17, 0x1f:
-    value = array.array('B', struct.pack('II', command, 0))
+for command in sys.argv[2:]:
+    value = array.array('B', struct.pack('II', int(command, 16), 0))
     request = struct.pack('16sP', sys.argv[1].encode(), value.buffer_info()[0])
     fcntl.ioctl(asked, 0x8946, request + bytes(32))
 ";
@@ -148,11 +149,21 @@ impl Lab {
             wire(&west, "west0", "192.0.2", "2001:db8:1"),
             wire(&east, "east0", "198.51.100", "2001:db8:2"),
         ];
-        // Sites leave checksums and segments to whoever is behind them: the router.
+        // Sites leave checksums to whoever is behind them: the router. Segments they cut
+        // themselves, behind the hook where options get in. Linux, as a router, reads the length
+        // of the TCP header of an IPv6 superpacket right behind the IPv6 header and a hop-by-hop
+        // header (ip6_rcv_core, skb_gso_transport_seglen): out of any other extension header,
+        // or out of the sequence number behind it, and may find the segments too big.
+        let turn_off = |space: &Namespace, device: &str, offloads: &[&str]| {
+            let words = [&["-c", NO_OFFLOAD, device], offloads].concat();
+            let turned = space.run("python3", &words);
+            turned.expect("offloads can be turned off");
+        };
+        for site in [&west, &east] {
+            turn_off(site, "eth0", &["0x1f"]);
+        }
         for device in ["west0", "east0"] {
-            router
-                .run("python3", &["-c", NO_OFFLOAD, device])
-                .expect("offloads can be turned off");
+            turn_off(&router, device, &["0x17", "0x1f"]);
         }
         let (http, echo) = (HTTP.to_string(), ECHO.to_string());
         let mut server = python(&east, &["-c", SERVER, &http, &echo]);
