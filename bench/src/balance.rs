@@ -2,10 +2,11 @@
 //! it, against a program that writes new link-layer addresses and sends the frame back
 //! out, at the same hook in the same round. What comes back is counted at the generator's
 //! end. So is what leaves in an outer packet for a real beyond a router. Tarpit ports beside
-//! it (`balance/tarpit.rs`). Then the same through user space: a
-//! forwarder over AF_PACKET, and Pen where it is installed.
+//! it (`balance/tarpit.rs`), and real web pages (`balance/web.rs`). Then the same through user
+//! space: a forwarder over AF_PACKET, and Pen where it is installed.
 
 mod tarpit;
+mod web;
 
 use std::{
     io,
@@ -234,6 +235,7 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
     many_rows(&mut report, &wire, rounds, &args.only)?;
     ring_rows(&mut report, rounds, &args.only);
     proxy::rows(&mut report, rounds, &args.only)?;
+    web::rows(&mut report, rounds, &args.only)?;
     if let Some(best) = best {
         user_space_rows(&mut report, &wire, &args.only, &best)?;
     }
@@ -349,6 +351,12 @@ fn hook_rows(
     let paths: Vec<_> = paths.collect::<anyhow::Result<_>>()?;
     let limit_name = format!("bare rewrite and send {family} {}", hook.name());
     let (mut limit, mut rates) = (Vec::new(), vec![Vec::new(); cases.len()]);
+    let known_name = format!(
+        "bare rewrite and send, 1M sources known {family} {}",
+        hook.name()
+    );
+    let with_known = hook == Hook::Xdp && cases.iter().any(|case| case.name == MANY);
+    let mut known = Vec::new();
     for round in 0..=rounds {
         // The first round warms caches and page pools up, and makes flows known.
         let measure = |program, flood: &Flood, forwarded: bool| -> anyhow::Result<f64> {
@@ -369,6 +377,16 @@ fn hook_rows(
         if round > 0 {
             limit.push(rate);
         }
+        if with_known {
+            let flood = Flood {
+                sources: 1 << 20,
+                ..*flood
+            };
+            let rate = measure(wire.generator.bare_forward_known(), &flood, true)?;
+            if round > 0 {
+                known.push(rate);
+            }
+        }
         for ((case, path), rates) in cases.iter().zip(&paths).zip(&mut rates) {
             let flood = Flood {
                 sources: case.flows,
@@ -385,6 +403,9 @@ fn hook_rows(
         }
     }
     report.add(&limit_name, "Mpps", &limit);
+    if with_known {
+        report.add_ratio(&known_name, "Mpps", &known, (&limit_name, &limit));
+    }
     let of = |wanted: &str| {
         let found = cases.iter().position(|case| case.name == wanted);
         found.map(|at| (name(cases[at], family, hook), rates[at].clone()))

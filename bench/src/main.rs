@@ -3,6 +3,7 @@
 
 mod balance;
 mod ban_latency;
+mod bars;
 mod class_rows;
 mod cores;
 mod delay;
@@ -48,6 +49,8 @@ enum What {
     Ring(ring::RingArgs),
     /// Load balancing by direct server return, beside a bare rewrite and Pen.
     Balance(balance::BalanceArgs),
+    /// Rows that another command wrote as JSON, as a picture with bars.
+    Bars(bars::BarsArgs),
     /// What a new flow pays for a geofence, and what breaks first.
     Delay(delay::DelayArgs),
     /// What dropping a packet costs at each hook of the kernel, and energy.
@@ -92,6 +95,7 @@ fn main() -> anyhow::Result<()> {
         What::Lines(args) => lines::run(&args),
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
+        What::Bars(args) => bars::run(&args),
         What::Balance(args) => with_root(|| balance::run(&args)),
         What::Identity(args) => with_root(|| identity::run(&args)),
         What::Token(args) => with_root(|| identity::tokens(&args)),

@@ -147,14 +147,7 @@ impl TestNet {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join("large"), vec![b'x'; 64 << 20])?;
         fs::write(dir.path().join("small"), vec![b'x'; 100])?;
-        let root = dir.path().display();
-        let http = format!(
-            "http {{ access_log off; sendfile on; keepalive_timeout 0;
-             client_body_temp_path {root}/t; proxy_temp_path {root}/t; fastcgi_temp_path {root}/t;
-             uwsgi_temp_path {root}/t; scgi_temp_path {root}/t;
-             server {{ listen {PORT} backlog=4096; root {root}; }} }}"
-        );
-        let server = nginx(&real, dir.path(), "real", &http)?;
+        let server = web_server(&real, dir.path(), PORT)?;
         listens(&real, SocketAddr::new(REAL.parse()?, PORT))?;
         Ok(Self {
             dir,
@@ -169,12 +162,7 @@ impl TestNet {
     fn haproxy(&self) -> anyhow::Result<Child> {
         let program = Path::new("/usr/sbin/haproxy");
         ensure!(program.exists(), "{} is not installed", program.display());
-        let config = format!(
-            "global\n nbthread 1\n maxconn 4096\n\
-             defaults\n mode tcp\n timeout connect 3s\n timeout client 60s\n timeout server 60s\n\
-             option splice-auto\n option splice-request\n option splice-response\n\
-             listen bench\n bind {PROXY}:{HAPROXY} backlog 4096\n server one {REAL}:{PORT}\n"
-        );
+        let config = haproxy_config(&format!("{PROXY}:{HAPROXY}"), &format!("{REAL}:{PORT}"));
         let file = self.dir.path().join("haproxy.cfg");
         fs::write(&file, config)?;
         let mut command = Command::new(program);
@@ -263,6 +251,28 @@ impl TestNet {
     }
 }
 
+/// An nginx of one process that serves the files of a directory.
+pub fn web_server(namespace: &Namespace, dir: &Path, port: u16) -> anyhow::Result<Child> {
+    let root = dir.display();
+    let http = format!(
+        "http {{ access_log off; sendfile on; keepalive_timeout 0;
+         client_body_temp_path {root}/t; proxy_temp_path {root}/t; fastcgi_temp_path {root}/t;
+         uwsgi_temp_path {root}/t; scgi_temp_path {root}/t;
+         server {{ listen {port} backlog=4096; root {root}; }} }}"
+    );
+    nginx(namespace, dir, "real", &http)
+}
+
+/// A configuration of HAProxy that relays TCP with one thread, by splice.
+pub fn haproxy_config(at: &str, to: &str) -> String {
+    format!(
+        "global\n nbthread 1\n maxconn 4096\n\
+         defaults\n mode tcp\n timeout connect 3s\n timeout client 60s\n timeout server 60s\n\
+         option splice-auto\n option splice-request\n option splice-response\n\
+         listen bench\n bind {at} backlog 4096\n server one {to}\n"
+    )
+}
+
 /// One process of nginx with this in its configuration.
 fn nginx(namespace: &Namespace, dir: &Path, name: &str, config: &str) -> anyhow::Result<Child> {
     let (modules, rest) = match config.split_once(';') {
@@ -297,7 +307,8 @@ impl Quiet for Command {
     }
 }
 
-fn listens(namespace: &Namespace, at: SocketAddr) -> anyhow::Result<()> {
+/// Waits until a connection to this address can be made.
+pub fn listens(namespace: &Namespace, at: SocketAddr) -> anyhow::Result<()> {
     let connects = || namespace.enter(|| std::net::TcpStream::connect(at).ok());
     wait_for(
         &format!("a listener at {at}"),
@@ -308,7 +319,7 @@ fn listens(namespace: &Namespace, at: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// How long a task has been on a processor.
-fn on_processor(task: &str) -> anyhow::Result<Duration> {
+pub fn on_processor(task: &str) -> anyhow::Result<Duration> {
     let path = format!("{task}/schedstat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     let first = text

@@ -10,6 +10,9 @@ use weir_netlab::{Net, Side, Veth, VethOpts};
 
 use crate::cores;
 
+/// Cache lines of [`Generator::bare_forward_known`]: those of a table of a million flows.
+const LINES: u32 = 1 << 19;
+
 /// The generator's side and the receiver's of one veth pair.
 pub struct Wire {
     /// What sends, in the namespace of side A.
@@ -30,7 +33,7 @@ impl Wire {
             .enter(|| set_gro("d0", true))?
             .context("switch GRO on")?;
         Ok(Self {
-            generator: Generator::load()?,
+            generator: Generator::load_with_lines(LINES)?,
             veth,
             _net: net,
         })

@@ -222,33 +222,37 @@ struct {
 	__type(value, __u64);
 } looked_up SEC(".maps");
 
-/* The word of an address that the packet has, or 1 where it has none. */
-static __always_inline __u64 word_of_source(void *data, void *end)
+/* A hash of the packet's source; 0: it has none. */
+static __always_inline __u64 hash_of_source(void *data, void *end)
 {
 	struct ethhdr *eth = data;
 	struct iphdr *ip = (void *)(eth + 1);
 	struct ipv6hdr *ip6 = (void *)(eth + 1);
-	__u64 hash, *word;
-	__u32 index;
+	__u64 hash;
 
 	if ((void *)(ip + 1) > end)
-		return 1;
+		return 0;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		if (ip->version != 4 || ip->ihl < 5 ||
 		    (void *)ip + bpf_ntohs(ip->tot_len) > end)
-			return 1;
-		hash = mix64(ip->saddr);
-	} else {
-		if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end ||
-		    ip6->version != 6)
-			return 1;
-		hash = mix64((__u64)ip6->saddr.s6_addr32[0] << 32 |
-			     ip6->saddr.s6_addr32[1]);
-		hash = mix64(hash ^ ((__u64)ip6->saddr.s6_addr32[2] << 32 |
-				     ip6->saddr.s6_addr32[3]));
+			return 0;
+		return mix64(ip->saddr);
 	}
-	index = hash & 1023;
-	word = bpf_map_lookup_elem(&sources, &index);
+	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end ||
+	    ip6->version != 6)
+		return 0;
+	hash = mix64((__u64)ip6->saddr.s6_addr32[0] << 32 | ip6->saddr.s6_addr32[1]);
+	return mix64(hash ^
+		     ((__u64)ip6->saddr.s6_addr32[2] << 32 | ip6->saddr.s6_addr32[3]));
+}
+
+/* The word of an address that the packet has, or 1 where it has none. */
+static __always_inline __u64 word_of_source(void *data, void *end)
+{
+	__u64 hash = hash_of_source(data, end), *word;
+	__u32 index = hash & 1023;
+
+	word = hash ? bpf_map_lookup_elem(&sources, &index) : NULL;
 	return word ? *word : 1;
 }
 
@@ -284,6 +288,36 @@ int weir_forward_xdp(struct xdp_md *ctx)
 {
 	return forward((void *)(long)ctx->data, (void *)(long)ctx->data_end) ? XDP_DROP
 									     : XDP_TX;
+}
+
+/* What any balancer that remembers its flows does at least: it reads a cache line of its
+ * table, by the source, as well. */
+struct line {
+	__u64 words[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries,
+	       1); /* or another power of two: Generator::load_with_lines() */
+	__type(key, __u32);
+	__type(value, struct line);
+} lines SEC(".maps");
+
+const volatile __u32 line_mask = 0;
+
+SEC("xdp.frags")
+int weir_forward_known_xdp(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u64 hash = hash_of_source(data, end);
+	__u32 index = hash & line_mask;
+	struct line *line = bpf_map_lookup_elem(&lines, &index);
+
+	if (!hash || !line || line->words[hash >> 61])
+		return XDP_DROP;
+	return forward(data, end) ? XDP_DROP : XDP_TX;
 }
 
 SEC("tcx/ingress")

@@ -82,6 +82,7 @@ pub struct Generator {
     drop_tcx: OwnedFd,
     look_up_xdp: OwnedFd,
     forward_xdp: OwnedFd,
+    forward_known_xdp: OwnedFd,
     forward_tcx: OwnedFd,
     sink: OwnedFd,
     accept: OwnedFd,
@@ -93,10 +94,21 @@ pub struct Generator {
 impl Generator {
     /// Loads the programs.
     pub fn load() -> Result<Self> {
+        Self::load_with_lines(1)
+    }
+
+    /// Loads the programs, with so many cache lines, a power of two, for
+    /// [`Self::bare_forward_known`].
+    pub fn load_with_lines(lines: u32) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let skel = GeneratorSkelBuilder::default()
             .open(&mut storage)
-            .and_then(|open| open.load())
+            .and_then(|mut open| {
+                open.maps.lines.set_max_entries(lines)?;
+                let data = open.maps.rodata_data.as_deref_mut();
+                data.expect("it has constants").line_mask = lines - 1;
+                open.load()
+            })
             .context(|| "load the generator".into())?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
         Ok(Self {
@@ -105,6 +117,7 @@ impl Generator {
             drop_tcx: keep(skel.progs.weir_drop_tcx.as_fd())?,
             look_up_xdp: keep(skel.progs.weir_look_up_xdp.as_fd())?,
             forward_xdp: keep(skel.progs.weir_forward_xdp.as_fd())?,
+            forward_known_xdp: keep(skel.progs.weir_forward_known_xdp.as_fd())?,
             forward_tcx: keep(skel.progs.weir_forward_tcx.as_fd())?,
             sink: keep(skel.progs.weir_sink.as_fd())?,
             accept: keep(skel.progs.weir_accept.as_fd())?,
@@ -139,6 +152,12 @@ impl Generator {
                 self.forward_tcx.as_fd()
             }
         }
+    }
+
+    /// [`Self::bare_forward`] on XDP that reads one cache line as well, by the packet's source: the
+    /// limit of a balancer that remembers its flows in so much memory.
+    pub fn bare_forward_known(&self) -> BorrowedFd<'_> {
+        self.forward_known_xdp.as_fd()
     }
 
     /// An XDP program that counts and drops what comes back, but for ARP.
