@@ -1,10 +1,12 @@
-//! Which package an executable belongs to, by Debian's record of its files
-//! (`/var/lib/dpkg/info/PACKAGE.md5sums`), and whether it is still what was installed.
+//! Which package an executable belongs to, by dpkg's record of its files
+//! (`/var/lib/dpkg/info/PACKAGE.md5sums`) or rpm's, and whether it is still what was installed.
 //!
-//! The record is MD5, and it is a file that root can write: agreement says that an
+//! dpkg's record is MD5, and both are files that root can write: agreement says that an
 //! upgrade of the package put this file here, or somebody who could have replaced both.
 //! It is no proof against an attacker with root's rights, and MD5 is none against one who
 //! made the package; it tells an upgrade from a file that somebody has put in its place.
+
+pub mod rpm;
 
 use std::{
     collections::BTreeMap,
@@ -16,6 +18,7 @@ use std::{
 };
 
 use md5::{Digest as _, Md5};
+use sha2::Sha256;
 
 /// Where dpkg keeps its records.
 pub const DPKG_INFO: &str = "/var/lib/dpkg/info";
@@ -26,20 +29,99 @@ const MAX_RECORD: u64 = 64 << 20;
 /// The longest file whose content is compared.
 const MAX_FILE: u64 = 4 << 30;
 
-/// What dpkg has on record of a file.
+/// The digest of a file as it was packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackedDigest {
+    /// As dpkg has it, and rpm of old packages.
+    Md5([u8; 16]),
+    /// As rpm has it.
+    Sha256([u8; 32]),
+}
+
+/// What is on record of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     /// The package, without its architecture.
     pub package: String,
     /// Of the file as it was packed.
-    pub md5: [u8; 16],
+    pub digest: PackedDigest,
+}
+
+/// The records of this host's package managers.
+#[derive(Debug, Clone)]
+pub struct Records {
+    dpkg: PathBuf,
+    rpm: Vec<PathBuf>,
+}
+
+/// When something was changed last: seconds and nanoseconds.
+type Changed = Option<(i64, i64)>;
+
+/// When the records were written last; of other ones it is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written(Vec<Changed>);
+
+impl Default for Records {
+    fn default() -> Self {
+        Self {
+            dpkg: DPKG_INFO.into(),
+            rpm: rpm::DATABASES.map(PathBuf::from).to_vec(),
+        }
+    }
+}
+
+impl Records {
+    /// dpkg's alone, elsewhere.
+    pub fn of_dpkg(info: &Path) -> Self {
+        Self {
+            dpkg: info.to_owned(),
+            rpm: Vec::new(),
+        }
+    }
+
+    /// The times when the records were written last. dpkg puts each in its place by a rename.
+    pub fn written(&self) -> Written {
+        use std::os::unix::fs::MetadataExt;
+        let files = self
+            .rpm
+            .iter()
+            .flat_map(|database| rpm::written_to(database));
+        let files = std::iter::once(self.dpkg.clone()).chain(files);
+        let when = |path: PathBuf| {
+            let about = fs::metadata(path).ok()?;
+            Some((about.mtime(), about.mtime_nsec()))
+        };
+        Written(files.map(when).collect())
+    }
+
+    /// The records of these files, for those that a package has, and why some records could not be
+    /// read. dpkg's go first.
+    pub fn of(&self, paths: &[&Path]) -> (BTreeMap<PathBuf, Recorded>, Option<io::Error>) {
+        let (mut found, mut error) = match recorded(&self.dpkg, paths) {
+            Ok(found) => (found, None),
+            Err(error) => (BTreeMap::new(), Some(error)),
+        };
+        for database in self.rpm.iter().filter(|database| rpm::is_there(database)) {
+            let left = paths.iter().filter(|path| !found.contains_key(**path));
+            let left: Vec<_> = left.copied().collect();
+            match rpm::recorded(database, &left) {
+                Ok(more) => {
+                    found.extend(more);
+                    // A host of rpm's has no dpkg.
+                    error = error.filter(|error| error.kind() != io::ErrorKind::NotFound);
+                }
+                Err(of_rpm) => error = Some(of_rpm),
+            }
+        }
+        (found, error)
+    }
 }
 
 /// The records of these files, for those that a package has. One pass over all records.
 ///
 /// # Errors
 /// The directory of records cannot be read.
-pub fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Recorded>> {
+fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Recorded>> {
     let mut wanted: BTreeMap<Vec<u8>, &Path> = BTreeMap::new();
     for path in paths {
         for name in names(path) {
@@ -63,12 +145,12 @@ pub fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Re
             continue;
         }
         for line in text.split(|byte| *byte == b'\n') {
-            let Some((md5, name)) = record(line) else {
+            let Some((digest, name)) = record(line) else {
                 continue;
             };
             if let Some(path) = wanted.get(name) {
                 let package = package.to_owned();
-                found.insert(path.to_path_buf(), Recorded { package, md5 });
+                found.insert(path.to_path_buf(), Recorded { package, digest });
             }
         }
     }
@@ -76,17 +158,26 @@ pub fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Re
 }
 
 /// `d41d8cd98f00b204e9800998ecf8427e  usr/bin/curl`
-fn record(line: &[u8]) -> Option<([u8; 16], &[u8])> {
+fn record(line: &[u8]) -> Option<(PackedDigest, &[u8])> {
     let (digits, rest) = line.split_at_checked(32)?;
     let name = rest
         .strip_prefix(b"  ")
         .or_else(|| rest.strip_prefix(b" *"))?;
-    let mut md5 = [0; 16];
-    for (byte, digits) in md5.iter_mut().zip(digits.chunks(2)) {
+    let digest = PackedDigest::Md5(hex(digits)?);
+    Some((digest, name.strip_prefix(b"./").unwrap_or(name)))
+}
+
+/// Bytes of as many pairs of hexadecimal digits, and no others.
+fn hex<const LEN: usize>(digits: &[u8]) -> Option<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    if digits.len() != 2 * LEN {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(digits.chunks(2)) {
         let digit = |at: usize| char::from(digits[at]).to_digit(16);
         *byte = (digit(0)? << 4 | digit(1)?) as u8;
     }
-    Some((md5, name.strip_prefix(b"./").unwrap_or(name)))
+    Some(bytes)
 }
 
 /// How a record may name a file: from the root, and where `/bin`, `/sbin` and `/lib` are
@@ -111,25 +202,42 @@ fn names(path: &Path) -> Vec<Vec<u8>> {
 /// # Errors
 /// It cannot be read, or not in this time (`TimedOut`).
 pub fn is_as_recorded(file: &File, recorded: &Recorded, within: Duration) -> io::Result<bool> {
-    let begun = Instant::now();
+    let until = Instant::now().checked_add(within);
+    match recorded.digest {
+        PackedDigest::Md5(packed) => {
+            let mut hasher = Md5::new();
+            let is_whole = read(file, until, |portion| hasher.update(portion))?;
+            Ok(is_whole && hasher.finalize()[..] == packed)
+        }
+        PackedDigest::Sha256(packed) => {
+            let mut hasher = Sha256::new();
+            let is_whole = read(file, until, |portion| hasher.update(portion))?;
+            Ok(is_whole && hasher.finalize()[..] == packed)
+        }
+    }
+}
+
+/// Gives a file away in portions; false: it is too long. `until`: or without end.
+fn read(file: &File, until: Option<Instant>, mut give: impl FnMut(&[u8])) -> io::Result<bool> {
     if file.metadata()?.len() > MAX_FILE {
         return Ok(false);
     }
-    let mut hasher = Md5::new();
     let mut portion = vec![0; 256 << 10];
     let mut at = 0;
     loop {
         let read = file.read_at(&mut portion, at)?;
         at += read as u64;
-        if read == 0 || at > MAX_FILE {
-            break;
+        if read == 0 {
+            return Ok(true);
         }
-        hasher.update(&portion[..read]);
-        if begun.elapsed() >= within {
+        if at > MAX_FILE {
+            return Ok(false);
+        }
+        give(&portion[..read]);
+        if until.is_some_and(|until| Instant::now() >= until) {
             return Err(io::ErrorKind::TimedOut.into());
         }
     }
-    Ok(hasher.finalize()[..] == recorded.md5)
 }
 
 #[cfg(test)]

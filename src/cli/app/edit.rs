@@ -176,7 +176,7 @@ fn rule(says: Says, args: &Args, name: &str, path: &Path, digest: &str) -> Strin
     let of = match PackageRecord::of(path) {
         PackageRecord::Agrees(package) => format!(", of package {package}"),
         PackageRecord::Differs(package) => {
-            format!(", which is not as dpkg has it on record of package {package}")
+            format!(", which is not as it is on record of package {package}")
         }
         PackageRecord::None => String::new(),
     };

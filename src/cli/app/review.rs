@@ -80,7 +80,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     })
 }
 
-/// What dpkg says of the executables, by path and SHA-256.
+/// What dpkg and rpm say of the executables, by path and SHA-256.
 fn package_records(answer: &Value) -> BTreeMap<(String, String), PackageRecord> {
     let programs = array(&answer["programs"]).iter();
     let files = programs.filter(|program| program["is_at_path"] == true);
@@ -119,10 +119,8 @@ fn show_program(program: &Value) -> anyhow::Result<()> {
     let record = &program["record"];
     let package = show::text(&record["package"]);
     match record["state"].as_str() {
-        Some("agrees") => show::line(format!("  package {package}, as dpkg has it on record"))?,
-        Some("differs") => show::line(format!(
-            "  not as dpkg has it on record of package {package}"
-        ))?,
+        Some("agrees") => show::line(format!("  package {package}, as it is on record"))?,
+        Some("differs") => show::line(format!("  not as it is on record of package {package}"))?,
         Some(_) => show::line("  of no package")?,
         None => {}
     }

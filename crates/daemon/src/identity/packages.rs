@@ -1,12 +1,11 @@
-//! Of which packages executables are, by dpkg's records. One look goes through the records
-//! of all packages, and reads the file: so it is done by a thread of its own, for all files
-//! that wait at once, and remembered. Until then a program is one that is not known.
+//! Of which packages executables are, by dpkg's records and rpm's. One look goes through the
+//! records of all packages, and reads the file: so it is done by a thread of its own, for all
+//! files that wait at once, and remembered. Until then a program is one that is not known.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs::File,
     io::ErrorKind,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
@@ -15,7 +14,7 @@ use std::{
 use serde::Serialize;
 use weir_identity::{
     hash::FileKey,
-    packages::{self, DPKG_INFO},
+    packages::{self, Records, Written},
 };
 
 use crate::threads;
@@ -27,15 +26,15 @@ const MAX_WAITING: usize = 256;
 /// Processes of one file that are told of when its package is known.
 const MAX_PROCESSES: usize = 64;
 /// So long a file is read at most: one that takes longer is of no package. Anybody may have
-/// a very long file that takes no room stand where dpkg has one on record.
+/// a very long file that takes no room stand where a package has one.
 const PER_FILE: Duration = Duration::from_secs(5);
 /// So long the thread reads files in one pass, short ones first; the others, and those that
 /// were asked for meanwhile, come in the next one.
 const PER_PASS: Duration = Duration::from_secs(15);
-/// So long an answer holds, if dpkg has written nothing meanwhile.
+/// So long an answer holds, if no record was written meanwhile.
 const HOLDS: Duration = Duration::from_secs(600);
 
-/// A file, and by what path dpkg has it on record if at all.
+/// A file, and by what path it is on record if at all.
 type FileAt = (PathBuf, FileKey);
 
 /// What is remembered of packages, and what waits.
@@ -45,7 +44,7 @@ pub struct PackageStatus {
     pub known: usize,
     /// Files whose package is being looked up.
     pub waiting: usize,
-    /// How often dpkg's records were gone through.
+    /// How often the records were gone through.
     pub passes: u64,
     /// How often a file was left for later because too many waited.
     pub put_off: u64,
@@ -56,9 +55,9 @@ struct Known {
     package: Option<String>,
     at: Instant,
     /// When the records were written last.
-    records: Option<(i64, i64)>,
+    records: Option<Written>,
     /// Processes that had asked before the records were gone through: to each this is an
-    /// answer once, also if dpkg has written since. It may write for as long as an upgrade
+    /// answer once, also if the records were written since, as they are for as long as an upgrade
     /// takes.
     asked: BTreeSet<u32>,
 }
@@ -82,7 +81,7 @@ struct Table {
 }
 
 struct Shared {
-    info: PathBuf,
+    records: Records,
     table: Mutex<Table>,
     work: Condvar,
 }
@@ -92,7 +91,7 @@ pub(super) struct Packages(Arc<Shared>);
 
 impl Default for Packages {
     fn default() -> Self {
-        Self::of_records(Path::new(DPKG_INFO))
+        Self::of_records(Records::default())
     }
 }
 
@@ -138,12 +137,6 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When dpkg has written its records last: it puts each in its place by a rename.
-    fn written(&self) -> Option<(i64, i64)> {
-        let about = fs::metadata(&self.info).ok()?;
-        Some((about.mtime(), about.mtime_nsec()))
-    }
-
     /// The packages of these files, in one pass: each is noted at once, short files first.
     /// Those are left out that the time, from the first file on, is too short for.
     fn look(
@@ -152,10 +145,13 @@ impl Shared {
         until: Option<Instant>,
         note: impl Fn(&mut Table, FileAt, Known),
     ) {
-        let records = self.written();
+        let records = self.records.written();
         let paths: Vec<_> = files.iter().map(|((path, _), _)| path.as_path()).collect();
         self.table().passes += 1;
-        let recorded = packages::recorded(&self.info, &paths).unwrap_or_default();
+        let (recorded, error) = self.records.of(&paths);
+        if let Some(error) = error {
+            tracing::warn!("not all records of packages were read: {error}");
+        }
         let length = |file: &File| file.metadata().map_or(u64::MAX, |about| about.len());
         files.sort_by_cached_key(|(_, file)| length(file));
         let until = until.unwrap_or_else(|| Instant::now() + PER_PASS);
@@ -182,7 +178,7 @@ impl Shared {
             let known = Known {
                 package,
                 at: Instant::now(),
-                records,
+                records: Some(records.clone()),
                 asked: BTreeSet::new(),
             };
             note(&mut self.table(), at, known);
@@ -196,21 +192,21 @@ impl Shared {
         }
         // Also where the records are the same: by the next time they may be others.
         let has_waited = pid.is_some_and(|pid| known.asked.remove(&pid));
-        let holds = has_waited || known.records == self.written();
+        let holds = has_waited || known.records == Some(self.records.written());
         holds.then(|| known.package.clone())
     }
 }
 
 impl Packages {
-    fn of_records(info: &Path) -> Self {
+    fn of_records(records: Records) -> Self {
         Self(Arc::new(Shared {
-            info: info.to_owned(),
+            records,
             table: Mutex::default(),
             work: Condvar::new(),
         }))
     }
 
-    /// The package that has this very file, which dpkg would have on record by this path;
+    /// The package that has this very file, which would be on record by this path;
     /// the inner `None`: no package has it. The outer one: it is looked up, and the process is
     /// among [`Self::take_answered`] once that is done.
     pub fn of(&self, path: &Path, file: File, pid: u32) -> Option<Option<String>> {
@@ -333,6 +329,8 @@ fn look_up(shared: &Weak<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// md5sum of "one".
@@ -348,7 +346,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let info = dir.path().join("info");
             fs::create_dir(&info).unwrap();
-            let packages = Packages::of_records(&info);
+            let packages = Packages::of_records(Records::of_dpkg(&info));
             Self { dir, packages }
         }
 

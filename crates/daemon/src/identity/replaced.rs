@@ -1,6 +1,6 @@
 //! Files whose SHA-256 a rule names, and which are others by now: after an upgrade of
 //! their package, or because somebody has put another one in their place. The new one
-//! meets no rule, so an alert tells, with what dpkg has on record of it.
+//! meets no rule, so an alert tells, with what is on record of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use serde::Serialize;
 use weir_identity::{
     Criterion, Digest, Program, Rule,
     hash::FileKey,
-    packages::{self, DPKG_INFO, Recorded},
+    packages::{self, Recorded, Records},
 };
 
 use super::{
@@ -26,7 +26,7 @@ use super::{
 const LOOK: Duration = Duration::from_secs(10);
 /// So many files are watched; those that come then are not.
 const MAX_WATCHED: usize = 4096;
-/// So long a file is compared with dpkg's record of it: one that takes longer differs.
+/// So long a file is compared with the record of it: one that takes longer differs.
 const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A file that is another one than a rule names.
@@ -40,11 +40,11 @@ pub struct Replaced {
     pub was: Digest,
     /// The SHA-256 of what is there; `None`: it has none that counts.
     pub is: Option<Digest>,
-    /// What dpkg has on record of the path.
+    /// What is on record of the path.
     pub record: PackageRecord,
 }
 
-/// What dpkg says of a file.
+/// What dpkg or rpm says of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "state", content = "package")]
 pub enum PackageRecord {
@@ -52,21 +52,21 @@ pub enum PackageRecord {
     Agrees(String),
     /// The package of this name has another file there.
     Differs(String),
-    /// No package has a file there, or there is no dpkg.
+    /// No package has a file there.
     None,
 }
 
 impl PackageRecord {
     /// Of the file that is at this path now.
     pub fn of(path: &Path) -> Self {
-        let found = packages::recorded(Path::new(DPKG_INFO), &[path]);
-        Self::compared(path, found.ok().and_then(|mut found| found.remove(path)))
+        let (mut found, _) = Records::default().of(&[path]);
+        Self::compared(path, found.remove(path))
     }
 
     /// The same of several, for those whose file still has this SHA-256.
     pub fn of_all(files: &[(PathBuf, Digest)]) -> BTreeMap<PathBuf, Self> {
         let paths: Vec<_> = files.iter().map(|(path, _)| path.as_path()).collect();
-        let mut found = packages::recorded(Path::new(DPKG_INFO), &paths).unwrap_or_default();
+        let (mut found, _) = Records::default().of(&paths);
         let same = files
             .iter()
             .filter(|(path, digest)| digest_of(path) == Ok(*digest));
@@ -90,10 +90,10 @@ impl PackageRecord {
     pub fn words(&self) -> String {
         match self {
             Self::Agrees(package) => {
-                format!("it is as dpkg has it on record of package {package}: an upgrade")
+                format!("it is as it is on record of package {package}: an upgrade")
             }
             Self::Differs(package) => format!(
-                "dpkg's record of package {package} does not agree with it: find out who has put it there"
+                "the record of package {package} does not agree with it: find out who has put it there"
             ),
             Self::None => "no package has it on record: find out who has put it there".to_owned(),
         }
@@ -208,7 +208,7 @@ impl NamedFiles {
 
     fn look_now(&mut self, rules: &[Rule], objects: &mut Objects) {
         let named = named(rules);
-        // Reading dpkg's records takes a while: one each time.
+        // Reading the records takes a while: one each time.
         let mut has_asked = false;
         for (path, watched) in &mut self.by_path {
             let Ok(about) = fs::metadata(path) else {
@@ -343,7 +343,10 @@ mod tests {
     #[test]
     fn what_dpkg_has_on_record_is_told() {
         let md5sum = Path::new("/usr/bin/md5sum");
-        if !Path::new(DPKG_INFO).join("coreutils.md5sums").exists() {
+        if !Path::new(packages::DPKG_INFO)
+            .join("coreutils.md5sums")
+            .exists()
+        {
             eprintln!("skipped: no dpkg record of coreutils");
             return;
         }
