@@ -66,7 +66,7 @@ impl Reloader {
         let new = Config::clone(&old).with_added(added, &Host);
         // What is added is in force, and what was so stays so.
         let is_new = |one: &&NotInForce| !old.added.not_in_force.contains(one);
-        if let Some(refused) = new.added.not_in_force.iter().find(is_new) {
+        if let Some(refused) = refused_by(change, new.added.not_in_force.iter().filter(is_new)) {
             return Err(out_of_force(change, refused));
         }
         let needs = pools_need(&old, &new);
@@ -101,6 +101,16 @@ impl Reloader {
         let warnings = new.added.warnings.iter().filter(is_new).cloned().collect();
         Ok(PoolsChanged { saved, warnings })
     }
+}
+
+/// Of what a change takes out of force the one that says why it is refused: where the pool
+/// that changes is one of them it is wrong itself, and the others may follow from that.
+fn refused_by<'a>(
+    change: &PoolChange,
+    mut out_of_force: impl Iterator<Item = &'a NotInForce> + Clone,
+) -> Option<&'a NotInForce> {
+    let own = out_of_force.clone().find(|one| one.pool == change.pool());
+    own.or_else(|| out_of_force.next())
 }
 
 /// Why a change is refused by which this cannot be in force: what is to be added itself, or
@@ -167,6 +177,20 @@ impl From<PoolChangeError> for Refusal {
 mod tests {
     use super::*;
     use crate::balance::added::AddedPool;
+
+    #[test]
+    fn a_change_that_is_wrong_is_told_of_before_what_follows_from_it() {
+        let one = |pool: &str| NotInForce {
+            pool: pool.to_owned(),
+            real: None,
+            why: "why".to_owned(),
+        };
+        let all = ["a", "shop", "z"].map(one);
+        let of = |name: &str| refused_by(&PoolChange::Delete(name.to_owned()), all.iter());
+        assert_eq!(of("shop").map(|one| one.pool.as_str()), Some("shop"));
+        assert_eq!(of("other").map(|one| one.pool.as_str()), Some("a"));
+        assert!(refused_by(&PoolChange::Delete("a".to_owned()), all[..0].iter()).is_none());
+    }
 
     #[test]
     fn what_is_wrong_with_a_change_itself_is_told_from_what_others_need() {
