@@ -86,10 +86,10 @@ static __always_inline __u64 balance_is_others(const struct balance_frame *f)
 /* Is the frame addressed to this host: to the interface through which the real is
  * reached, if it came in there, and else to no group, each host of which would send it on
  * (RFC 1812 5.3.4)? What is not is not sent on, and begins or moves no flow: a switch
- * floods frames of another host, which may send their flow elsewhere. It takes its turn
- * and its part of the quota all the same, a known flow counts as used, and later
- * fragments follow it. Without a branch but the last: each would be a path for the
- * verifier. In one word: of packets the compiler takes single bytes. */
+ * floods frames of another host, which may send their flow elsewhere: it has no turn and
+ * no part of the quota, no known flow counts as used by it, and no later fragment follows
+ * it. Without a branch but the last: each would be a path for the verifier. In one word:
+ * of packets the compiler takes single bytes. */
 static __always_inline int balance_is_here(const struct balance_frame *f,
 					   const struct balance_real *real, __u32 here)
 {
@@ -133,8 +133,9 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		    likely(!(real->id & BALANCE_DRAINS &&
 			     balance_leaves(state, window, begins)))) {
 			if (likely(!named || named == number + 1)) {
-				balance_touch(hash, state, window);
 				*chosen = real;
+				if (likely(balance_is_here(f, real, here)))
+					balance_touch(hash, state, window);
 				return number;
 			}
 			/* One datagram, which anybody may have sent, moves no flow. */
@@ -142,21 +143,27 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		}
 	}
 	turn = !named && begins & BEGINS_WITH_TURN && served &&
-	       balance_may_remember(window);
+	       balance_may_remember(window, 0);
 	if (turn)
 		pool |= BALANCE_HAS_TURN;
 	number = named ? named - 1 : balance_select(key, pool);
 	real = bpf_map_lookup_elem(&balance_reals, &number);
-	if (!real || !real->id)
+	if (!real || !real->id) {
+		/* One that is gone does not keep the turn. */
+		if (turn)
+			balance_take_turn(pool);
 		return 0;
+	}
 	*chosen = real;
 	if (!served || unlikely(!balance_is_here(f, real, here)))
 		return number;
 	/* One that is remembered displaces nobody: it gets its own place again. */
-	if (!turn && !state && !balance_may_remember(window)) {
+	if ((turn || !state) && !balance_may_remember(window, 1)) {
 		served->unremembered++;
 		return number;
 	}
+	if (turn)
+		balance_take_turn(pool);
 	if (balance_remember(hash, balance_state(number, real->id, window)) ==
 	    REMEMBER_DISPLACED)
 		served->displaced++;
@@ -346,7 +353,7 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 					0, &f, here, &real);
 		if (!real)
 			return balance_drop(request, tc, served);
-		if (part == PART_FIRST_FRAGMENT) {
+		if (part == PART_FIRST_FRAGMENT && balance_is_here(&f, real, here)) {
 			struct balance_fragment whole = {
 				.id = real->id, .real = number, .service = of};
 

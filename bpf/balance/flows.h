@@ -88,8 +88,8 @@ struct {
 	__type(value, struct balance_quota);
 } balance_quota SEC(".maps");
 
-/* May one more flow be remembered now? */
-static __always_inline int balance_may_remember(__u64 window)
+/* May one more flow be remembered now? `takes`: it is. */
+static __always_inline int balance_may_remember(__u64 window, int takes)
 {
 	__u32 zero = 0;
 	struct balance_quota *quota = bpf_map_lookup_elem(&balance_quota, &zero);
@@ -102,7 +102,7 @@ static __always_inline int balance_may_remember(__u64 window)
 	}
 	if (quota->flows >> cfg.limit_shift > cfg.flow_mask >> BALANCE_NEW_FLOWS_SHIFT)
 		return 0;
-	quota->flows++;
+	quota->flows += takes;
 	return 1;
 }
 

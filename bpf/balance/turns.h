@@ -36,14 +36,22 @@ __noinline __u32 balance_slot_by_rules(__u64 source0, __u64 source1, __u32 port,
 		turn = bpf_map_lookup_elem(&balance_turns, &number);
 		if (!turn || !(pool & BALANCE_HAS_TURN))
 			return slot;
-		slot = *turn < BALANCE_SLOTS ? *turn : 0;
-		*turn = slot + 1;
-		return slot;
+		return *turn < BALANCE_SLOTS ? *turn : 0;
 	}
 	hash = balance_source_hash(source0, source1);
 	if (rules->method == BALANCE_BY_SOURCE_PORT)
 		hash = balance_mix(hash, port);
 	return balance_slot_of(hash);
+}
+
+/* The turn that balance_slot_by_rules() has said is taken: the next one is another's. */
+static __always_inline void balance_take_turn(__u32 pool)
+{
+	__u32 number = pool & 0xffff,
+	      *turn = bpf_map_lookup_elem(&balance_turns, &number);
+
+	if (turn)
+		*turn = (*turn < BALANCE_SLOTS ? *turn : 0) + 1;
 }
 
 /* The TCP flags of a packet that has ports where they are in most; 0: it is cut. */

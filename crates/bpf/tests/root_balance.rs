@@ -413,6 +413,69 @@ fn root_a_frame_that_a_switch_floods_is_not_remembered() {
 
 /// On whichever hook its packets come in.
 #[test]
+fn flooded(frame: &[u8]) -> Vec<u8> {
+    let mut flooded = frame.to_vec();
+    flooded[HERE..6].copy_from_slice(&mac(77));
+    flooded
+}
+
+/// Such frames take nothing that frames for this host need: no turn, no part of what may be
+/// remembered, and no later fragment follows them.
+#[test]
+fn root_a_frame_that_a_switch_floods_takes_nothing() {
+    methods::stay_on_this_cpu();
+    for hook in HOOKS {
+        for family in 0..2 {
+            let path = Path::new();
+            path.by(weir_bpf::balance::SlotBy::Turn);
+            let syn = |host| packet(family, host).tcp(4000, 80).tcp_flags(SYN).build();
+            for host in (1..40).step_by(2) {
+                let real = path.forwarded(hook, &syn(host));
+                // The slots are the first's and the second's in turn.
+                path.passes(hook, "of another host", &flooded(&syn(host + 100)));
+                assert_eq!(path.forwarded(hook, &syn(host + 1)), 1 - real);
+            }
+
+            let first = packet(family, 9).fragment(0, true);
+            let first = first.udp(4000, 443).payload_len(64).build();
+            let later = packet(family, 9).fragment(9, false);
+            let later = later.udp(4000, 443).payload_len(64).build();
+            path.passes(hook, "of another host", &flooded(&first));
+            path.passes(hook, "its first was another host's", &later);
+            let real = path.forwarded(hook, &first);
+            assert_eq!(path.forwarded(hook, &later), real);
+            // Nor does one move them.
+            path.write_reals(&[real == 1, real == 0]);
+            let other = packet(family, 9).fragment(0, true);
+            let other = other.udp(4001, 443).payload_len(64).build();
+            path.passes(hook, "of another host", &flooded(&other));
+            path.write_reals(&[true, true]);
+            assert_eq!(path.forwarded(hook, &later), real);
+
+            // One in eight of the 512 buckets in a window; with turns and without.
+            for by in [
+                weir_bpf::balance::SlotBy::Flow,
+                weir_bpf::balance::SlotBy::Turn,
+            ] {
+                let path = Path::with_room(1024, 0);
+                path.by(by);
+                let from = |port| packet(family, 1).tcp(port, 80).tcp_flags(SYN).build();
+                for port in 1000..1200 {
+                    path.passes(hook, "of another host", &flooded(&from(port)));
+                }
+                for port in 2000..2050 {
+                    path.forwarded(hook, &from(port));
+                }
+                let service = |n| path.generation.balancer.service_count(n).unwrap();
+                let counts: Vec<_> = (0..4).map(service).collect();
+                assert_eq!(counts.iter().map(|c| c.unremembered).sum::<u64>(), 0);
+                let flows = |n| path.generation.balancer.real_count(n).unwrap().flows;
+                assert_eq!(flows(0) + flows(1), 50);
+            }
+        }
+    }
+}
+
 fn root_a_flow_is_known_to_all_programs_of_an_instance() {
     let path = Path::new();
     for family in 0..2 {

@@ -150,6 +150,26 @@ fn root_a_flow_with_two_places_goes_by_one_of_them() {
     }
 }
 
+/// A frame that a switch floods: the flow has had no packet by it.
+#[test]
+fn root_a_flooded_frame_touches_no_known_flow() {
+    const CONFIRMED: u64 = 0x10000;
+    for hook in HOOKS {
+        for family in 0..2 {
+            let path = Path::new();
+            let table = Table::of(&path, "flooded");
+            let frame = packet(family, 1).tcp(4000, 80).tcp_flags(SYN).build();
+            path.forwarded(hook, &frame);
+            let before = table.flows();
+            path.passes(hook, "of another host", &flooded(&frame));
+            assert_eq!(table.flows(), before);
+            assert_eq!((before.len(), before[0].1 & CONFIRMED), (1, 0));
+            path.forwarded(hook, &frame);
+            assert_eq!(table.flows()[0].1 & CONFIRMED, CONFIRMED);
+        }
+    }
+}
+
 /// Two CPUs on which the same flows begin at once give none of them two places, though turns
 /// send them elsewhere on each.
 #[test]

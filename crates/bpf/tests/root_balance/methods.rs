@@ -7,7 +7,7 @@ use super::*;
 const ACK: u8 = 16;
 
 impl Path {
-    fn by(&self, slot_by: SlotBy) {
+    pub(super) fn by(&self, slot_by: SlotBy) {
         let mut pools = vec![PoolRules::default(); 4];
         pools[3].slot_by = slot_by;
         let services: Vec<_> = services().collect();
@@ -19,7 +19,7 @@ impl Path {
 }
 
 /// Turns are counted on each CPU: this thread stays on one.
-fn stay_on_this_cpu() {
+pub(super) fn stay_on_this_cpu() {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(rustix::thread::sched_getcpu());
     rustix::thread::sched_setaffinity(None, &cpus).expect("the thread is pinned");

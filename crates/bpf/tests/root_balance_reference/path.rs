@@ -302,7 +302,7 @@ impl Path {
         assert!(!right.is_empty(), "{}", context(shown_all(&served)));
         let choice = right[0];
         self.memory.note(pools, &served, &right);
-        let count = &mut self.counted.0[served.service];
+        let count = &mut self.counted.0[choice.service];
         if served.is_observed() {
             count[3] += 1;
         }

@@ -160,7 +160,7 @@ pub enum Decision<'a> {
 /// A frame of a service, and where it may go.
 #[derive(Debug, Clone)]
 pub struct Served<'a> {
-    /// The place of the service.
+    /// The place of the service; not of a later fragment: see [`Choice::service`].
     pub service: usize,
     /// Whether its QUIC connection ID names a real that is there; `None`: it names nobody.
     pub is_quic_placed: Option<bool>,
@@ -177,6 +177,8 @@ pub struct Choice {
     /// The place of the real; that of nobody, where a pool has none.
     pub number: Option<u16>,
     /// What becomes of the frame then.
+    /// The place of the service that counts it; of a later fragment that of its first one.
+    pub service: usize,
     pub fate: Fate,
     by: By,
     /// The frame is addressed to this host, as far as it is known: a switch floods frames of
@@ -204,7 +206,9 @@ type Known = (u16, u64);
 pub struct Memory {
     /// `None`: it may be that it is not remembered.
     flows: HashMap<Flow, BTreeSet<Option<Known>>>,
-    fragments: HashMap<Fragments, (usize, BTreeSet<Known>)>,
+    /// The service and the real of the first fragment; `None`: it may be that none was
+    /// seen.
+    fragments: HashMap<Fragments, BTreeSet<Option<(usize, Known)>>>,
     slots: HashMap<Affinity, BTreeSet<Option<u16>>>,
 }
 
@@ -230,18 +234,25 @@ impl Memory {
             return;
         }
         let flow = match served.packet.part {
+        let here = seen.iter().filter(|choice| choice.is_here);
+        let here = here.filter_map(|choice| known(choice.number?)).map(Some);
+        let here: BTreeSet<Option<Known>> = here.collect();
+        let is_flooded = seen.iter().any(|choice| !choice.is_here);
             Part::FirstFragment(flow, fragments) => {
-                self.fragments
-                    .insert(fragments, (served.service, taken.clone()));
+                let of_service = |known: &Option<Known>| known.map(|it| (served.service, it));
+                let mut after: BTreeSet<_> = here.iter().map(of_service).collect();
+                // No later one follows what is not for this host.
+                if is_flooded {
+                    let unknown = BTreeSet::from([None]);
+                    after.extend(self.fragments.get(&fragments).unwrap_or(&unknown));
+                }
+                self.fragments.insert(fragments, after);
                 flow
             }
             Part::Whole(flow) => flow,
             // They begin no flow.
             Part::LaterFragment(_) | Part::Error(_) => return,
         };
-        let here = seen.iter().filter(|choice| choice.is_here);
-        let here = here.filter_map(|choice| known(choice.number?)).map(Some);
-        let here: BTreeSet<Option<Known>> = here.collect();
         let unknown = BTreeSet::from([None]);
         let before = self.flows.get(&flow).unwrap_or(&unknown);
         // One datagram that names another real moves no flow.
@@ -254,7 +265,7 @@ impl Memory {
             _ => here,
         };
         // A flow does not leave its place either by what is not for this host.
-        if seen.iter().any(|choice| !choice.is_here) {
+        if is_flooded {
             after.extend(before);
         }
         self.flows.insert(flow, after);
@@ -278,24 +289,32 @@ impl Pools {
         let flow = match packet.part {
             Part::Whole(flow) | Part::FirstFragment(flow, _) | Part::Error(flow) => flow,
             Part::LaterFragment(fragments) => {
-                let Some((service, reals)) = memory.fragments.get(&fragments) else {
-                    return Decision::NotServed;
-                };
-                served.service = *service;
-                for (number, id) in reals {
-                    let choice = match self.real(*number).filter(|real| real.id == *id) {
-                        Some(real) => self.choice(&served, Some(*number), Some(real), By::Memory),
+                let firsts = memory.fragments.get(&fragments).into_iter().flatten();
+                for first in firsts {
+                    let known = first.and_then(|(service, (number, id))| {
+                        let real = self.real(number).filter(|real| real.id == id)?;
+                        Some((service, number, real))
+                    });
+                    let choice = match known {
+                        Some((service, number, real)) => {
+                            served.service = service;
+                            self.choice(&served, Some(number), Some(real), By::Memory)
+                        }
                         // Where the others are nobody knows any more.
                         None => Choice {
                             number: None,
                             fate: Fate::Host(Reason::Pass),
+                            service: 0,
                             by: By::Memory,
                             is_here: true,
                         },
                     };
                     served.choices.push(choice);
                 }
-                return Decision::Served(served);
+                return match served.choices.is_empty() {
+                    true => Decision::NotServed,
+                    false => Decision::Served(served),
+                };
             }
         };
         let is_its = |service: &Service| {
@@ -415,6 +434,7 @@ impl Pools {
             by,
             is_here,
         }
+            service: served.service,
     }
 }
 

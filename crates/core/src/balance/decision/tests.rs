@@ -169,6 +169,36 @@ fn a_later_fragment_follows_the_first() {
     assert_eq!(decided.choices[0].number, Some(1));
 }
 
+/// Nor does a known packet's fragment leave its real by what is not for this host.
+#[test]
+fn no_fragment_follows_a_frame_for_another_host() {
+    let (mut pools, [first, later]) = (pools(), fragments());
+    let mut memory = Memory::default();
+    let mut flooded = first.clone();
+    flooded[5] ^= 0x40;
+    let decided = served(&pools, &memory, &flooded);
+    memory.note(
+        &pools,
+        &decided,
+        &decided.choices.iter().collect::<Vec<_>>(),
+    );
+    let decided = served(&pools, &memory, &later);
+    assert_eq!(decided.choices[0].fate, Fate::Host(Reason::Pass));
+    let decided = served(&pools, &memory, &first);
+    memory.note(&pools, &decided, &[&decided.choices[1]]);
+    pools.pools[0].ring = vec![0];
+    memory.forget_slots();
+    let decided = served(&pools, &memory, &flooded);
+    memory.note(
+        &pools,
+        &decided,
+        &decided.choices.iter().collect::<Vec<_>>(),
+    );
+    let decided = served(&pools, &memory, &later);
+    let numbers = decided.choices.iter().map(|choice| choice.number);
+    assert_eq!(numbers.collect::<Vec<_>>(), [Some(1)]);
+}
+
 #[test]
 fn what_ends_before_its_ports_is_nobodys() {
     let [first, _] = fragments();
