@@ -106,8 +106,9 @@ fn pens_examples_become_pools_that_check_accepts() {
 
     let tcp = "./pen -df -O \"dsr_if lo\" -r 192.168.100.10:0 192.168.100.3 192.168.100.4";
     let text = imported(tcp);
-    let ports = &settings(&text)["pool"]["pen"]["ports"];
-    assert_eq!(ports.to_string(), "[\"80/tcp\", \"443/tcp\"]");
+    let pool = settings(&text)["pool"]["pen"].clone();
+    assert_eq!(pool["ports"].to_string(), "[\"1-65535/tcp\"]");
+    assert_eq!(pool["check"]["port"].as_integer(), Some(80));
     tells(
         &text,
         &[

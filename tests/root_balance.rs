@@ -6,6 +6,8 @@
 mod acl;
 #[path = "root_balance/added.rs"]
 mod added;
+#[path = "root_balance/all_ports.rs"]
+mod all_ports;
 #[path = "common/bind.rs"]
 mod bind;
 #[path = "root_balance/capacity.rs"]

@@ -282,7 +282,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
     let service = |vip: u32, port: u16| VirtualService {
         addr: vip_of(flood, vip),
         protocol: Protocol::Udp,
-        port: PORT.wrapping_add(port.wrapping_mul(2)),
+        port: Some(PORT.wrapping_add(port.wrapping_mul(2))),
         pool: 0,
     };
     let services: Vec<_> = match case.vips {

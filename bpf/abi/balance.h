@@ -41,8 +41,9 @@
  * the last one last. */
 struct balance_service {
 	__u64 addr[2]; /* as in memory; IPv4 as ::ffff:a.b.c.d */
-	__u64 port;    /* as in a packet | protocol << 16 */
-	__u64 place;   /* number of its counter + 1 | number of its pool << 32; 0: none */
+	__u64 port;  /* as in a packet, 0: all that no other service of the address has |
+			protocol << 16; all 0: the slot never was a service's */
+	__u64 place; /* number of its counter + 1 | number of its pool << 32; 0: none */
 };
 
 /* By what a new flow finds its slot in the ring of its pool. */
@@ -84,6 +85,7 @@ struct balance_quic_server {
 
 struct balance_services {
 	struct balance_service slots[BALANCE_SERVICE_SLOTS];
+	__u64 all_ports; /* 1: there are services of all ports */
 };
 
 /* The real that takes a new flow, by slot: its number in balance_reals. */
@@ -125,6 +127,7 @@ struct balance_service_counter {
 	__u64 quic_placed;  /* packets whose QUIC connection ID says their real */
 	__u64 quic_unknown; /* packets with the server ID of no real that is there: they
 			       go by their flow */
+	__u64 flows;	    /* new flows that are remembered */
 };
 
 _Static_assert(sizeof(struct balance_service) == 32, "abi");
@@ -134,6 +137,6 @@ _Static_assert(sizeof(struct balance_quic_server) == 16, "abi");
 _Static_assert(sizeof(struct balance_ring) == 131080, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
-_Static_assert(sizeof(struct balance_service_counter) == 64, "abi");
+_Static_assert(sizeof(struct balance_service_counter) == 72, "abi");
 
 #endif

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 20
+#define WEIR_ABI 21
 
 /* Words that user space changes while the program runs. */
 struct control {

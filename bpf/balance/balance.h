@@ -167,6 +167,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	if (balance_remember(hash, balance_state(number, real->id, window)) ==
 	    REMEMBER_DISPLACED)
 		served->displaced++;
+	served->flows++;
 	sent = bpf_map_lookup_elem(&balance_sent, &number);
 	if (sent)
 		sent->flows++;

@@ -108,29 +108,41 @@ static __always_inline __u64 balance_place_in(const struct balance_service *slot
 	return is_there ? slot->place : 0;
 }
 
-/* `place` of a service that does not stand in its first slot. Global, so that the
- * verifier checks it once. */
+/* `place` of a service that does not stand in its first slot, or else of that of all
+ * ports of the address and protocol. Global, so that the verifier checks it once.
+ *
+ * A slot that never was a service's ends the search: a service stands in the first that
+ * is free, and of one that is gone the key stays. */
 __noinline __u64 balance_probe(__u64 addr0, __u64 addr1, __u64 port)
 {
-	__u32 zero = 0, first = balance_service_slot(addr0, addr1, port);
-	struct balance_services *table = bpf_map_lookup_elem(&balance_services, &zero);
+	struct balance_services *table;
+	struct balance_service *slot;
+	__u32 zero = 0, first, i, pass;
 	__u64 place;
-	int i;
 
+	table = bpf_map_lookup_elem(&balance_services, &zero);
 	if (!table)
 		return 0;
-	for (i = 1; i < BALANCE_PROBES; i++) {
-		place = balance_place_in(
-			&table->slots[(first + i) & (BALANCE_SERVICE_SLOTS - 1)], addr0,
-			addr1, port);
-		if (place)
-			return place;
+	for (pass = 0; pass < 2; pass++) {
+		first = balance_service_slot(addr0, addr1, port);
+		for (i = 0; i < BALANCE_PROBES; i++) {
+			slot = &table->slots[(first + i) & (BALANCE_SERVICE_SLOTS - 1)];
+			if (!slot->port)
+				break;
+			place = balance_place_in(slot, addr0, addr1, port);
+			if (place)
+				return place;
+		}
+		if (!table->all_ports)
+			break;
+		port &= ~0xffffULL;
 	}
 	return 0;
 }
 
-/* The service that a packet is addressed to: its `place`; 0: it is no service. Most stand
- * in their first slot, and a call costs 9 ns. */
+/* The service that a packet is addressed to: its `place`; 0: it is no service. One that
+ * names the port goes before one of all ports. Most stand in their first slot, and a call
+ * costs 9 ns. */
 static __always_inline __u64 balance_service_of(const struct balance_flow_key *key)
 {
 	__u64 port = key->protocol << 16 | key->ports >> 16;

@@ -1,7 +1,6 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_core::PortRange;
 use weir_daemon::{
     access::lists,
     balance::{self, config::Emergency},
@@ -258,8 +257,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
         more => vips.push(format!("{more} more")),
     }
     let ports = pool.ports.iter();
-    let ports = ports.map(|&(protocol, port)| PortRange::one(protocol, port).to_string());
-    let ports: Vec<_> = ports.collect();
+    let ports: Vec<_> = ports.map(ToString::to_string).collect();
     let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
     let by = match pool.forward.name() {
         "l2" => String::new(),

@@ -179,6 +179,8 @@ pub struct ServiceCount {
     pub quic_placed: u64,
     /// Packets with the server ID of no real that is there, in their QUIC connection ID.
     pub quic_unknown: u64,
+    /// Flows that were new, and are remembered.
+    pub flows: u64,
 }
 
 /// The number by which flows know a real again: FNV-1a of its pool and address, of 63
@@ -363,7 +365,10 @@ impl Balancer {
         let mut words = vec![0u64; PORT_WORDS];
         for service in services {
             let half = usize::from(service.protocol == Protocol::Udp) * PORT_WORDS / 2;
-            let port = usize::from(service.port);
+            let Some(port) = service.port.map(usize::from) else {
+                words[half..half + PORT_WORDS / 2].fill(BITS);
+                continue;
+            };
             words[half + port / PORTS_A_WORD] |= u64::from(abi::PORT_BALANCE)
                 << (port % PORTS_A_WORD * abi::PORT_FEATURE_BITS as usize);
         }
@@ -498,6 +503,7 @@ impl Balancer {
             displaced,
             quic_placed,
             quic_unknown,
+            flows,
         ] = sum(&self.maps[5], number)?;
         Ok(ServiceCount {
             packets,
@@ -508,6 +514,7 @@ impl Balancer {
             displaced,
             quic_placed,
             quic_unknown,
+            flows,
         })
     }
 
@@ -579,7 +586,7 @@ fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
 
 const _: () = assert!(
     size_of::<balance_service>() == 8 * ServiceTable::SLOT_WORDS
-        && size_of::<balance_services>() == size_of::<balance_service>() * ServiceTable::SLOTS
+        && size_of::<balance_services>() == size_of::<balance_service>() * ServiceTable::SLOTS + 8
         && size_of::<balance_rules>() == 8
         && size_of::<balance_ring>() == 131_080
         && size_of::<balance_real>() == 32

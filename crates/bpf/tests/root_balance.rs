@@ -22,6 +22,8 @@ use weir_bpf::{
 use weir_core::{Protocol, Reason, decoy::DecoyPorts};
 use weir_testkit::packet::{Packet, checksum};
 
+#[path = "root_balance/all_ports.rs"]
+mod all_ports;
 #[path = "root_balance/drain.rs"]
 mod drain;
 #[path = "root_balance/flows.rs"]
@@ -43,7 +45,7 @@ fn services() -> impl Iterator<Item = VirtualService> {
         [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
             addr: addr(vip),
             protocol,
-            port,
+            port: Some(port),
             pool: 3,
         })
     })
@@ -411,8 +413,6 @@ fn root_a_frame_that_a_switch_floods_is_not_remembered() {
     }
 }
 
-/// On whichever hook its packets come in.
-#[test]
 fn flooded(frame: &[u8]) -> Vec<u8> {
     let mut flooded = frame.to_vec();
     flooded[HERE..6].copy_from_slice(&mac(77));
@@ -476,6 +476,8 @@ fn root_a_frame_that_a_switch_floods_takes_nothing() {
     }
 }
 
+/// On whichever hook its packets come in.
+#[test]
 fn root_a_flow_is_known_to_all_programs_of_an_instance() {
     let path = Path::new();
     for family in 0..2 {
@@ -645,7 +647,7 @@ fn root_as_many_services_and_reals_as_there_may_be_are_served() {
     let service = |n: usize| VirtualService {
         addr: vip(n),
         protocol: Protocol::Tcp,
-        port: 80,
+        port: Some(80),
         pool,
     };
     let mut services: Vec<_> = (0..MAX_SERVICES).map(service).collect();

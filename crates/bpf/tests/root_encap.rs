@@ -77,7 +77,7 @@ impl Path {
             [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
                 addr: addr(vip),
                 protocol,
-                port,
+                port: Some(port),
                 pool: 0,
             })
         });
@@ -91,7 +91,7 @@ impl Path {
         let others = (0..others).map(|n| VirtualService {
             addr: IpAddr::from([10, 1, (n >> 8) as u8, n as u8]),
             protocol: Protocol::Tcp,
-            port: 80,
+            port: Some(80),
             pool: 0,
         });
         balancer

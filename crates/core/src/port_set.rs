@@ -66,6 +66,28 @@ impl PortRange {
             high: port,
         }
     }
+
+    /// All ports of one protocol.
+    pub fn all(protocol: Protocol) -> Self {
+        Self {
+            protocol,
+            low: 1,
+            high: u16::MAX,
+        }
+    }
+
+    /// Whether the range covers all ports of its protocol.
+    pub fn is_all(&self) -> bool {
+        (self.low, self.high) == (1, u16::MAX)
+    }
+
+    /// Is this port of this protocol in the range? [`Protocol::Any`] on either side is
+    /// every protocol.
+    pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
+        let any = Protocol::Any;
+        (self.protocol == protocol || self.protocol == any || protocol == any)
+            && (self.low..=self.high).contains(&port)
+    }
 }
 
 impl fmt::Display for PortRange {
@@ -273,6 +295,15 @@ mod tests {
             .collect::<Vec<_>>()
             .join(",");
         assert_eq!(many.parse::<PortSet>(), Err(PortSetError::TooMany(16)));
+    }
+
+    #[test]
+    fn a_range_of_all_ports_prints_what_it_reads() {
+        let all = PortRange::all(Protocol::Tcp);
+        assert_eq!(all.to_string().parse(), PortSet::ports([all]));
+        assert!(all.is_all() && !PortRange::one(Protocol::Tcp, 1).is_all());
+        assert!(all.contains(Protocol::Tcp, 1) && all.contains(Protocol::Any, 65535));
+        assert!(!all.contains(Protocol::Udp, 1));
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub struct New {
     /// The virtual addresses, IPv4 and IPv6
     #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDR")]
     vip: Vec<String>,
-    /// The ports that it serves, such as 80/tcp, 443/udp or 8000-8003/tcp
+    /// The ports that it serves, such as 80/tcp, 443/udp, 8000-8003/tcp, 1-65535/tcp or all
     #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "PORT")]
     port: Vec<String>,
     /// The reals: each an address, with keys behind it such as 192.0.2.11,weight=2

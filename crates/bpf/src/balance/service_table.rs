@@ -19,8 +19,9 @@ pub struct VirtualService {
     pub addr: IpAddr,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The service's port, as the client asks for it.
-    pub port: u16,
+    /// The service's port, as the client asks for it; `None`: all of the address and
+    /// protocol that no other service names.
+    pub port: Option<u16>,
     /// The number of its pool.
     pub pool: u32,
 }
@@ -33,9 +34,11 @@ type Key = [u64; 3];
 impl ServiceTable {
     pub(super) const SLOTS: usize = abi::BALANCE_SERVICE_SLOTS as usize;
     pub(super) const SLOT_WORDS: usize = 4;
+    /// Behind the slots: whether there are services of all ports.
+    const ALL_PORTS: usize = Self::SLOTS * Self::SLOT_WORDS;
 
     pub(super) fn map(fd: impl AsFd) -> Result<Self> {
-        let words = Self::SLOTS * Self::SLOT_WORDS;
+        let words = Self::ALL_PORTS + 1;
         Ok(Self(Words::map(fd, words, "virtual addresses")?))
     }
 
@@ -44,6 +47,10 @@ impl ServiceTable {
     /// # Errors
     /// One of them finds no slot, which takes more services with one hash than chance has.
     pub(super) fn write(&self, services: &[VirtualService]) -> Result<()> {
+        let has_all_ports = services.iter().any(|service| service.port.is_none());
+        if has_all_ports {
+            self.0.store(Self::ALL_PORTS, 1);
+        }
         let keys: Vec<_> = services.iter().map(key).collect();
         let kept: HashSet<_> = keys.iter().collect();
         for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
@@ -61,7 +68,10 @@ impl ServiceTable {
                     "tell the kernel a virtual address",
                     format!(
                         "{} port {}: there is no room for it",
-                        service.addr, service.port
+                        service.addr,
+                        service
+                            .port
+                            .map_or("all".to_owned(), |port| port.to_string())
                     ),
                 ));
             };
@@ -70,6 +80,9 @@ impl ServiceTable {
                 self.0.store(at + n, word);
             }
             self.0.store(at + 3, number | u64::from(service.pool) << 32);
+        }
+        if !has_all_ports {
+            self.0.store(Self::ALL_PORTS, 0);
         }
         Ok(())
     }
@@ -109,7 +122,7 @@ fn key(service: &VirtualService) -> Key {
     [
         u64::from_ne_bytes(words[0]),
         u64::from_ne_bytes(words[1]),
-        u64::from(service.protocol.number()) << 16 | u64::from(service.port.to_be()),
+        u64::from(service.protocol.number()) << 16 | u64::from(service.port.unwrap_or(0).to_be()),
     ]
 }
 
@@ -123,17 +136,29 @@ mod tests {
 
     fn table() -> ServiceTable {
         let file = memfd_create("services", MemfdFlags::CLOEXEC).expect("memory");
-        let bytes = 8 * ServiceTable::SLOTS * ServiceTable::SLOT_WORDS;
+        let bytes = (8 * (ServiceTable::ALL_PORTS + 1)).next_multiple_of(4096);
         ftruncate(&file, bytes as u64).expect("its size");
         ServiceTable::map(&file).expect("it maps")
     }
 
     /// Finds a service as the kernel would: its counter's number plus one, and its pool's.
     fn find(table: &ServiceTable, service: &VirtualService) -> Option<(u64, u64)> {
-        let key = key(service);
-        let slot = slots_of(key).find(|slot| table.key(*slot) == key)?;
-        let place = table.place(slot);
-        (place != 0).then_some((place & 0xffff_ffff, place >> 32))
+        let of_all_ports = VirtualService {
+            port: None,
+            ..service.clone()
+        };
+        let asked = match table.0.load(ServiceTable::ALL_PORTS) {
+            0 => vec![service],
+            _ => vec![service, &of_all_ports],
+        };
+        asked.into_iter().find_map(|service| {
+            let key = key(service);
+            // One that never was a service's ends the search.
+            let mut slots = slots_of(key).take_while(|slot| table.key(*slot)[2] != 0);
+            let slot = slots.find(|slot| table.key(*slot) == key && table.place(*slot) != 0)?;
+            let place = table.place(slot);
+            Some((place & 0xffff_ffff, place >> 32))
+        })
     }
 
     fn services(net: u8, count: usize) -> Vec<VirtualService> {
@@ -153,7 +178,7 @@ mod tests {
                     } else {
                         Protocol::Tcp
                     },
-                    port: 1 + (n as u16) % 4,
+                    port: Some(1 + (n as u16) % 4),
                     pool: n as u32 % 7,
                 }
             })
@@ -185,6 +210,37 @@ mod tests {
         }
         table.write(&[]).unwrap();
         assert!(before.iter().all(|gone| find(&table, gone).is_none()));
+    }
+
+    #[test]
+    fn a_service_of_a_port_goes_before_one_of_all_ports() {
+        let table = table();
+        for addr in ["192.0.2.80", "2001:db8::80"] {
+            let service = |port, protocol, pool| VirtualService {
+                addr: addr.parse().unwrap(),
+                protocol,
+                port,
+                pool,
+            };
+            let tcp = |port, pool| service(port, Protocol::Tcp, pool);
+            let (named, all) = (tcp(Some(80), 1), tcp(None, 2));
+            let other = service(Some(80), Protocol::Udp, 0);
+            for both in [[named.clone(), all.clone()], [all.clone(), named.clone()]] {
+                table.write(&both).unwrap();
+                let pool_of = |port| find(&table, &tcp(port, 0)).map(|(_, pool)| pool);
+                assert_eq!(pool_of(Some(80)), Some(1));
+                assert_eq!(
+                    (pool_of(Some(81)), pool_of(Some(65535))),
+                    (Some(2), Some(2))
+                );
+                assert_eq!(find(&table, &other), None, "of another protocol");
+                table.write(&both[..1]).unwrap();
+                let is_all = both[0].port.is_none();
+                assert_eq!(pool_of(Some(80)), Some(if is_all { 2 } else { 1 }));
+                assert_eq!(pool_of(Some(81)), is_all.then_some(2));
+                assert_eq!(table.0.load(ServiceTable::ALL_PORTS), is_all.into());
+            }
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ const CLIENTS: [[&str; 8]; 2] = [
         "::5",
     ],
 ];
+const PORTS: [u16; 6] = [80, 443, 53, 22, 0, 65535];
 const ROUTERS: [&str; 2] = ["198.51.100.254", "2001:db8:f::1"];
 
 pub(crate) fn addr(text: &str) -> IpAddr {
@@ -64,11 +65,13 @@ impl End {
             vip: addr(random.pick(&VIPS[family])),
             from: 4000 + random.below(3) as u16,
             protocol: random.pick(&[Protocol::Tcp, Protocol::Udp]),
-            port: random.pick(&[80, 443, 53, 22]),
+            port: random.pick(&PORTS),
         };
         if !services.is_empty() && !random.one_in(25) {
             let service = random.pick(&services);
-            (end.vip, end.protocol, end.port) = (service.addr, service.protocol, service.port);
+            (end.vip, end.protocol) = (service.addr, service.protocol);
+            // Of all ports also those that others name.
+            end.port = service.port.unwrap_or_else(|| random.pick(&PORTS));
         }
         if random.one_in(40) {
             end.vip = addr(["192.0.2.99", "2001:db8::99"][family]);

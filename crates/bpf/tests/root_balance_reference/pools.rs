@@ -154,15 +154,29 @@ pub(crate) fn generated(random: &mut Random, id: u64) -> Config {
         members.push(of_pool);
     }
     let mut services = Vec::new();
+    let has_all_ports = random.one_in(2);
     for vip in VIPS.as_flattened() {
         for (protocol, port) in PORTS {
             if !random.one_in(3) {
                 services.push(Service {
                     addr: vip.parse::<IpAddr>().unwrap(),
                     protocol,
-                    port,
+                    port: Some(port),
                     pool: random.below(count),
                 });
+            }
+        }
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            if has_all_ports && random.one_in(3) {
+                // Before those that name a port, or behind them.
+                let at = random.below(services.len() + 1);
+                let all = Service {
+                    addr: vip.parse::<IpAddr>().unwrap(),
+                    protocol,
+                    port: None,
+                    pool: random.below(count),
+                };
+                services.insert(at, all);
             }
         }
     }
@@ -197,7 +211,7 @@ pub(crate) fn two() -> Config {
         PORTS.map(|(protocol, port)| Service {
             addr,
             protocol,
-            port,
+            port: Some(port),
             pool: 0,
         })
     });

@@ -247,7 +247,7 @@ fn root_tarpit_addresses_leave_pools_alone() {
             [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
                 addr: *vip,
                 protocol,
-                port,
+                port: Some(port),
                 pool: 3,
             })
         })

@@ -84,8 +84,9 @@ pub struct Service {
     pub addr: IpAddr,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The service's port.
-    pub port: u16,
+    /// The service's port; `None`: all ports that no other service of the address and
+    /// protocol names.
+    pub port: Option<u16>,
     /// The place of its pool.
     pub pool: usize,
 }
@@ -176,9 +177,9 @@ pub struct Served<'a> {
 pub struct Choice {
     /// The place of the real; that of nobody, where a pool has none.
     pub number: Option<u16>,
-    /// What becomes of the frame then.
     /// The place of the service that counts it; of a later fragment that of its first one.
     pub service: usize,
+    /// What becomes of the frame then.
     pub fate: Fate,
     by: By,
     /// The frame is addressed to this host, as far as it is known: a switch floods frames of
@@ -233,11 +234,11 @@ impl Memory {
         if taken.is_empty() {
             return;
         }
-        let flow = match served.packet.part {
         let here = seen.iter().filter(|choice| choice.is_here);
         let here = here.filter_map(|choice| known(choice.number?)).map(Some);
         let here: BTreeSet<Option<Known>> = here.collect();
         let is_flooded = seen.iter().any(|choice| !choice.is_here);
+        let flow = match served.packet.part {
             Part::FirstFragment(flow, fragments) => {
                 let of_service = |known: &Option<Known>| known.map(|it| (served.service, it));
                 let mut after: BTreeSet<_> = here.iter().map(of_service).collect();
@@ -303,8 +304,8 @@ impl Pools {
                         // Where the others are nobody knows any more.
                         None => Choice {
                             number: None,
-                            fate: Fate::Host(Reason::Pass),
                             service: 0,
+                            fate: Fate::Host(Reason::Pass),
                             by: By::Memory,
                             is_here: true,
                         },
@@ -317,10 +318,13 @@ impl Pools {
                 };
             }
         };
-        let is_its = |service: &Service| {
-            (service.addr, service.protocol, service.port) == (flow.vip, flow.protocol, flow.port)
+        let serves = |port: Option<u16>| {
+            let is_its = |service: &Service| {
+                (service.addr, service.protocol, service.port) == (flow.vip, flow.protocol, port)
+            };
+            self.services.iter().position(is_its)
         };
-        let Some(number) = self.services.iter().position(is_its) else {
+        let Some(number) = serves(Some(flow.port)).or_else(|| serves(None)) else {
             return Decision::NotServed;
         };
         served.service = number;
@@ -430,11 +434,11 @@ impl Pools {
             real.is_none_or(|real| departure::is_here(&served.packet, &served.arrival, real));
         Choice {
             number,
+            service: served.service,
             fate,
             by,
             is_here,
         }
-            service: served.service,
     }
 }
 

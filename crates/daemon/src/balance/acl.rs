@@ -47,6 +47,24 @@ impl State {
     }
 }
 
+/// Whether the pool, one of these, serves this port of its virtual address: it names the
+/// port, or has all that no other names there.
+fn is_served_by<'a>(
+    pool: &PoolConfig,
+    mut pools: impl Iterator<Item = &'a PoolConfig>,
+    vip: IpAddr,
+    protocol: Protocol,
+    port: u16,
+) -> bool {
+    let of = |pool: &PoolConfig, all: bool| {
+        let mut ports = pool.ports.iter().filter(move |of| of.is_all() == all);
+        ports.any(|of| of.contains(protocol, port))
+    };
+    // Of several protocols another pool may have one, and this pool the others.
+    let is_named = |other: &PoolConfig| other.vips.contains(&vip) && of(other, false);
+    of(pool, false) || (of(pool, true) && (protocol == Protocol::Any || !pools.any(is_named)))
+}
+
 impl Balancer {
     /// Joins those that are new, or made of what has changed.
     pub(super) fn join_acls(&self, state: &mut State) {
@@ -83,19 +101,23 @@ impl Balancer {
     }
 
     /// What the pools with an access list say of this client; of those that serve this
-    /// port, if one is named.
+    /// port, and of the virtual addresses at which they do, if one is named.
     pub fn access(&self, client: IpAddr, port: Option<(Protocol, u16)>) -> Vec<PoolAccess> {
         let state = self.state();
-        let pools = state.pools.iter().map(|pool| &pool.config);
-        let pools = pools.filter(|pool| match port {
-            None => true,
-            Some((protocol, port)) => pool.ports.iter().any(|(known, of)| {
-                *of == port && (protocol == Protocol::Any || protocol == *known)
-            }),
+        let pools = || state.pools.iter().map(|pool| &pool.config);
+        let with = pools().filter_map(|pool| Some((pool, pool.acl.as_ref()?)));
+        let with = with.filter_map(|(pool, acl)| {
+            let vips: Vec<_> = match port {
+                None => pool.vips.clone(),
+                Some((protocol, port)) => {
+                    let serves = |vip: &&IpAddr| is_served_by(pool, pools(), **vip, protocol, port);
+                    pool.vips.iter().filter(serves).copied().collect()
+                }
+            };
+            (!vips.is_empty()).then_some((pool, acl, vips))
         });
-        let with = pools.filter_map(|pool| Some((pool, pool.acl.as_ref()?)));
         let lists = self.lists.current();
-        with.map(|(pool, acl)| {
+        with.map(|(pool, acl, vips)| {
             let place = match acl.names_places() {
                 true => self.geography.place(client),
                 false => Default::default(),
@@ -105,7 +127,7 @@ impl Balancer {
             let access = rule.map_or(acl.default, |rule| rule.access);
             PoolAccess {
                 pool: pool.name.clone(),
-                vips: pool.vips.clone(),
+                vips,
                 denied: access == weir_core::balance::acl::Access::Deny,
                 rule: match rule {
                     Some(rule) => rule.to_string(),

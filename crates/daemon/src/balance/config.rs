@@ -6,13 +6,10 @@ mod check;
 mod command;
 mod emergency;
 mod manual;
+mod ports;
 mod quic;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use weir_bpf::decap::GUE_PORT;
 use weir_config::{
@@ -20,7 +17,7 @@ use weir_config::{
     values::{SECOND, name_byte},
 };
 use weir_core::{
-    PortRange, PortSet, Protocol,
+    PortRange, Protocol,
     balance::{acl::Acl, quic::ServerId},
     ban::MAX_NAME,
     decoy::DecoyPorts,
@@ -34,11 +31,11 @@ pub(crate) use added::{read_pools, read_reals, there_is};
 pub use check::{CheckConfig, CheckKind, HttpConfig, UdpConfig};
 pub use emergency::Emergency;
 pub(crate) use manual::MANUAL;
+use ports::Taken;
 
 pub(crate) use super::proxy_config::threads as proxy_threads;
 
 const VIP: &str = "a list of addresses such as [\"198.51.100.80\", \"2001:db8::80\"]";
-const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"]";
 const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
 pub(crate) const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
 
@@ -67,8 +64,9 @@ pub struct PoolConfig {
     pub name: String,
     /// The pool's virtual addresses.
     pub vips: Vec<IpAddr>,
-    /// The ports that the pool serves at each of these addresses.
-    pub ports: Vec<(Protocol, u16)>,
+    /// The ports that the pool serves at each of these addresses: each one port, or all of
+    /// a protocol that no pool names there ([`PortRange::is_all`]).
+    pub ports: Vec<PortRange>,
     /// The servers of the pool.
     pub reals: Vec<RealConfig>,
     /// The servers or the pool that takes new flows while no real of these is alive.
@@ -120,7 +118,14 @@ impl PoolConfig {
 
     /// Whether the proxy needs a capability to receive at its ports.
     pub(crate) fn has_privileged_proxy_port(&self) -> bool {
-        self.is_proxied() && self.ports.iter().any(|(_, port)| *port < 1024)
+        self.is_proxied() && self.ports.iter().any(|port| port.low < 1024)
+    }
+
+    /// Whether clients are sent to this port, unless another pool names it at the same
+    /// address.
+    pub fn serves(&self, protocol: Protocol, port: u16) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|range| range.contains(protocol, port))
     }
 
     /// What the proxy cannot do for it.
@@ -289,7 +294,7 @@ pub(crate) fn read(
         let interface = interface.map(|at| at.value).unwrap_or_default();
         (line, interface, announce, flows)
     });
-    let mut taken = BTreeMap::new();
+    let mut taken = Taken::default();
     let mut pools = Vec::new();
     let mut stand_ins = Vec::new();
     for (name, section) in root.named_sections("pool") {
@@ -339,23 +344,25 @@ fn check_together(
     emergency::check(root, pools, stand_ins);
     let services = pools.iter().map(|pool| pool.vips.len() * pool.ports.len());
     let most = [
-        (pools.len(), MAX_POOLS, "pools"),
+        (pools.len(), MAX_POOLS, "pools", ""),
         (
             pools.iter().map(|p| p.own_reals().count()).sum(),
             MAX_REALS,
             "reals",
+            "",
         ),
         (
             services.sum(),
             MAX_SERVICES,
             "virtual addresses with a port",
+            " (all ports of a protocol are one: \"1-65535/tcp\")",
         ),
     ];
-    for (count, most, what) in most {
+    for (count, most, what, hint) in most {
         if count > most {
             root.error(
                 line,
-                format!("[balance] has {count} {what}; allowed: at most {most}"),
+                format!("[balance] has {count} {what}; allowed: at most {most}{hint}"),
             );
         }
     }
@@ -406,6 +413,7 @@ fn warn_of_host(
                 pool.name
             ));
         }
+        ports::warn_of_host(pool, config, addresses, warnings);
         let is_beside = |real: &RealConfig| here().any(|one| one.network.contains(real.address));
         let reals = pool.own_reals().filter(|_| pool.forward == Forward::L2);
         for real in reals.filter(|real| !is_beside(real)) {
@@ -416,8 +424,6 @@ fn warn_of_host(
         }
     }
 }
-
-type Taken = BTreeMap<(IpAddr, u8, u16), String>;
 
 fn pool(
     name: String,
@@ -437,14 +443,9 @@ fn pool(
     let of = format!("[pool.{name}]");
     let vips = vips(&mut section, &of);
     let ports_line = section.line_of("ports").unwrap_or(line);
-    let ports = ports(&mut section, &of);
+    let ports = ports::read(&mut section, &of);
     for (table, theirs) in answering {
-        let both = ports.iter().find(|(protocol, port)| {
-            let is_theirs = |theirs: &DecoyPorts| theirs.contains(*protocol, *port);
-            theirs.is_some_and(is_theirs)
-        });
-        if let Some((protocol, port)) = both {
-            let port = PortRange::one(*protocol, *port);
+        if let Some(port) = theirs.and_then(|theirs| ports::answered(&ports, theirs)) {
             section.error(
                 ports_line,
                 format!("ports in {of}: {port} is in [{table}] as well, which answers on this host's addresses, virtual ones too; leave it out of one of them"),
@@ -454,6 +455,7 @@ fn pool(
     let udp_timeout = proxy_config::udp_timeout(&mut section);
     let forward = forward(&mut section, &of, udp_timeout);
     let is_proxied = matches!(forward, Forward::Proxy(_));
+    ports::check_proxy(&ports, is_proxied, &of, &section, ports_line);
     let reals = reals(&mut section, &of, "reals", REALS, is_proxied, &[]);
     let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals, is_proxied);
@@ -477,20 +479,13 @@ fn pool(
         warnings,
     );
     for vip in &vips {
-        for (protocol, port) in &ports {
-            let key = (*vip, protocol.number(), *port);
+        for port in &ports {
             // Too many of them are a mistake of their own.
-            if taken.len() > MAX_SERVICES {
+            if taken.is_full() {
                 break;
             }
-            if let Some(other) = taken.insert(key, name.clone()) {
-                section.error(
-                    line,
-                    format!(
-                        "{of} serves {} of {vip}, which [pool.{other}] serves",
-                        PortRange::one(*protocol, *port)
-                    ),
-                );
+            if let Some(why) = taken.take(&name, is_proxied, *vip, *port) {
+                section.error(line, format!("{of} serves {port} of {vip}, {why}"));
             }
         }
     }
@@ -625,35 +620,6 @@ fn forward(section: &mut Section<'_, '_>, of: &str, udp_timeout: Duration) -> Fo
         }
         Kind::Proxy => Forward::Proxy(limits),
     }
-}
-
-fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
-    let line = section.line_of("ports");
-    let typed = section.list("ports", PORTS);
-    let mut ports = Vec::new();
-    let mut taken = BTreeSet::new();
-    for entry in typed.iter().flat_map(|at| &at.value) {
-        let scope = entry.value.parse::<PortSet>().ok();
-        let ranges = scope.as_ref().map(PortSet::ranges).unwrap_or_default();
-        let known = |protocol| [Protocol::Tcp, Protocol::Udp].contains(&protocol);
-        if ranges.is_empty() || !ranges.iter().all(|range| known(range.protocol)) {
-            section.error(
-                entry.line,
-                format!("ports in {of} has {:?}; allowed: {PORTS}", entry.value),
-            );
-            continue;
-        }
-        for range in ranges {
-            for port in range.low..=range.high {
-                if ports.len() <= MAX_SERVICES && taken.insert((range.protocol.number(), port)) {
-                    ports.push((range.protocol, port));
-                }
-            }
-        }
-    }
-    let read = Read::of(line, typed.as_ref().map(|at| at.value.as_slice()));
-    missing(section, of, "ports", read, PORTS);
-    ports
 }
 
 /// The tables of this key. `others`: reals of the same pool that were read before.

@@ -362,10 +362,11 @@ impl ProxiedPool {
     fn follow_services(&mut self, pool: &Pool) {
         let mut known = std::mem::take(&mut self.services);
         for vip in &pool.config.vips {
-            for (protocol, port) in &pool.config.ports {
-                let key = (*vip, *port, protocol.number());
+            for range in &pool.config.ports {
+                let (protocol, port) = (range.protocol, range.low);
+                let key = (*vip, port, protocol.number());
                 let service = known.remove(&key).unwrap_or_else(|| {
-                    let at = SocketAddr::new(*vip, *port);
+                    let at = SocketAddr::new(*vip, port);
                     let protocol = match protocol {
                         Protocol::Udp => weir_proxy::Protocol::Udp,
                         _ => weir_proxy::Protocol::Tcp,

@@ -11,7 +11,7 @@ use weir_config::{
     },
     values::SECOND,
 };
-use weir_core::Protocol;
+use weir_core::{PortRange, Protocol};
 use weir_proxy::{Limits, ProxyHeader};
 
 use crate::instance::MAX_FILES;
@@ -158,10 +158,10 @@ pub(super) fn limits(
 /// A warning if the proxy may have more connections than the daemon has descriptors for: by
 /// the ports and limits of its pools.
 pub(super) fn too_many_connections<'a>(
-    pools: impl Iterator<Item = (&'a [(Protocol, u16)], &'a Limits)>,
+    pools: impl Iterator<Item = (&'a [PortRange], &'a Limits)>,
 ) -> Option<String> {
     let descriptors = pools.map(|(ports, limits)| {
-        let has = |protocol| ports.iter().any(|(of, _)| *of == protocol);
+        let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
         // A connection has a socket at each end, a flow of datagrams one to its real.
         let tcp = if has(Protocol::Tcp) { 2 } else { 0 };
         let udp = if has(Protocol::Udp) { 1 } else { 0 };

@@ -433,10 +433,10 @@ impl State {
         for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             for vip in &pool.config.vips {
                 let ports = pool.config.ports.iter();
-                services.extend(ports.map(|(protocol, port)| VirtualService {
+                services.extend(ports.map(|port| VirtualService {
                     addr: *vip,
-                    protocol: *protocol,
-                    port: *port,
+                    protocol: port.protocol,
+                    port: (!port.is_all()).then_some(port.low),
                     pool: pool.number,
                 }));
             }

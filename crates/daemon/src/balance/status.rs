@@ -5,6 +5,7 @@ use std::{net::IpAddr, time::Instant};
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{PortRange, Protocol};
+use weir_enforce::VirtualService;
 
 use super::{
     Balancer, RealState,
@@ -135,6 +136,14 @@ fn origin(place: Option<&str>) -> String {
     place.unwrap_or("added").to_owned()
 }
 
+/// The port of a service in the kernel, or all of its protocol.
+fn port_of(service: &VirtualService) -> PortRange {
+    match service.port {
+        Some(port) => PortRange::one(service.protocol, port),
+        None => PortRange::all(service.protocol),
+    }
+}
+
 impl Balancer {
     /// The pools with what was counted of them.
     ///
@@ -157,7 +166,7 @@ impl Balancer {
                     .map_or_else(|| Ok(Default::default()), |f| f.service_count(number))?;
                 services.push(ServiceStatus {
                     vip: service.addr,
-                    port: PortRange::one(service.protocol, service.port).to_string(),
+                    port: port_of(service).to_string(),
                     packets: count.packets,
                     bytes: count.bytes,
                     unserved: count.unserved,

@@ -381,7 +381,7 @@ impl PoolConfig {
 /// answer can be told from silence, or else by a SYN at the pool's first TCP port.
 fn way(pool: &PoolConfig) -> Option<By<'_>> {
     let checked = pool.check.port;
-    let at = |protocol| pool.ports.contains(&(protocol, checked));
+    let at = |protocol| pool.serves(protocol, checked);
     let asks = match &pool.check.kind {
         CheckKind::Tcp | CheckKind::Http(_) if at(Transport::Tcp) => {
             Asks::Syn { must_be_open: true }
@@ -391,10 +391,15 @@ fn way(pool: &PoolConfig) -> Option<By<'_>> {
             Asks::Payload(&config.payload)
         }
         _ => {
-            let mut ports = pool.ports.iter();
-            let (_, port) = ports.find(|(protocol, _)| *protocol == Transport::Tcp)?;
+            let tcp = pool.ports.iter();
+            let mut tcp = tcp.filter(|port| port.protocol == Transport::Tcp);
+            let named = tcp.clone().find(|port| !port.is_all());
+            let port = match named {
+                Some(named) => named.low,
+                None => tcp.next().map(|_| checked)?,
+            };
             return Some(By {
-                port: *port,
+                port,
                 asks: Asks::Syn {
                     must_be_open: false,
                 },

@@ -363,7 +363,7 @@ fn root_a_pool_that_gets_another_number_is_served_all_the_time() {
             services: vec![VirtualService {
                 addr: vip,
                 protocol: Protocol::Tcp,
-                port: 80,
+                port: Some(80),
                 pool,
             }],
             rings: (0..2)

@@ -283,8 +283,10 @@ fn weight(pen: &Pen, server: &Server) -> u64 {
 
 fn ports(pen: &Pen, listen: &Listen) -> Vec<String> {
     match (listen.port, pen.is_udp) {
-        (0, true) => vec!["53/udp".to_owned()],
-        (0, false) => vec!["80/tcp".to_owned(), "443/tcp".to_owned()],
+        (0, true) if pen.is_proxy() => vec!["53/udp".to_owned()],
+        (0, false) if pen.is_proxy() => vec!["80/tcp".to_owned(), "443/tcp".to_owned()],
+        (0, true) => vec!["1-65535/udp".to_owned()],
+        (0, false) => vec!["1-65535/tcp".to_owned()],
         (port, true) => vec![format!("{port}/udp")],
         (port, false) => vec![format!("{port}/tcp")],
     }
@@ -298,6 +300,9 @@ fn check(pen: &Pen, listen: &Listen) -> Table {
             0 | 53 => set("dns", ".".into()),
             _ => set("udp", "ping".into()),
         };
+    }
+    if listen.port == 0 && !pen.is_proxy() {
+        set("port", i64::from(if pen.is_udp { 53 } else { 80 }).into());
     }
     set("interval", format!("{INTERVAL}s").into());
     if let Some(seconds) = pen.timeout.filter(|_| !pen.is_proxy()) {
@@ -322,10 +327,14 @@ fn differences(
 ) -> Vec<String> {
     let mut told = Vec::new();
     if listen.port == 0 {
-        told.push(format!("asked: {}: port 0 is every port. Name in `ports` those that the servers serve; these are a guess.", listen.place));
+        told.push(match pen.is_proxy() {
+            true => format!("asked: {}: port 0 is every port. Name in `ports` those that the servers serve; these are a guess.", listen.place),
+            false => format!("asked: {}: port 0 is every port, and none is the one at which servers are asked whether they live: `port` in `check` is a guess. This host's own services at the virtual address are reached no more, SSH neither: keep another address of this host for them.", listen.place),
+        });
     }
     for (address, server) in reals {
-        if !pen.is_proxy() && server.port != 0 && server.port != listen.port {
+        let port = Some(listen.port).filter(|port| *port != 0);
+        if !pen.is_proxy() && server.port != 0 && port.is_some_and(|port| port != server.port) {
             told.push(format!("asked: {}: {address} is served at port {}, and packets are handed on with the port that they have, {}: have the server listen there.", server.place, server.port, listen.port));
         }
         if server.weight > MAX_WEIGHT {

@@ -50,7 +50,7 @@ fn pools() -> Pools {
     let service = |addr: &str, protocol, port| Service {
         addr: addr.parse().unwrap(),
         protocol,
-        port,
+        port: Some(port),
         pool: 0,
     };
     Pools {
@@ -197,6 +197,32 @@ fn no_fragment_follows_a_frame_for_another_host() {
     let decided = served(&pools, &memory, &later);
     let numbers = decided.choices.iter().map(|choice| choice.number);
     assert_eq!(numbers.collect::<Vec<_>>(), [Some(1)]);
+}
+
+#[test]
+fn a_service_of_a_port_goes_before_one_of_all_ports() {
+    let mut pools = pools();
+    let frame = syn();
+    let service = |port| Service {
+        port,
+        ..pools.services[0]
+    };
+    let (named, all, other) = (service(Some(80)), service(None), service(Some(81)));
+    let memory = Memory::default();
+    for (services, place) in [
+        (vec![all, named], Some(1)),
+        (vec![named, all], Some(0)),
+        (vec![other, all], Some(1)),
+        (vec![other], None),
+    ] {
+        pools.services = services;
+        let decided = pools.decide(&memory, &ARRIVAL, &frame);
+        let seen = match decided {
+            Decision::Served(served) => Some(served.service),
+            _ => None,
+        };
+        assert_eq!(seen, place);
+    }
 }
 
 #[test]

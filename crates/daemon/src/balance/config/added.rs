@@ -27,7 +27,7 @@ pub(crate) fn read_pools(
         threads,
         pools: Vec::new(),
     });
-    let mut taken = taken(&config.pools);
+    let mut taken = Taken::of(&config.pools);
     let (mut added, mut stand_ins) = (Vec::new(), Vec::new());
     for (name, section) in root.named_sections("pool") {
         if let Some(known) = config.pools.iter().find(|pool| pool.name == name) {
@@ -104,17 +104,4 @@ pub(crate) fn there_is(known: &PoolConfig) -> String {
         ),
         None => format!("there is a pool {} already, added by a command", known.name),
     }
-}
-
-/// What these pools serve.
-fn taken(pools: &[PoolConfig]) -> Taken {
-    let mut taken = Taken::new();
-    for pool in pools {
-        for vip in &pool.vips {
-            let keys =
-                { pool.ports.iter() }.map(|(protocol, port)| (*vip, protocol.number(), *port));
-            taken.extend(keys.map(|key| (key, pool.name.clone())));
-        }
-    }
-    taken
 }

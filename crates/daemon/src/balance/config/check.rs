@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use weir_config::{Section, values::SECOND};
-use weir_core::Protocol;
+use weir_core::{PortRange, Protocol};
 
 use super::{Forward, command, wrong};
 
@@ -103,7 +103,7 @@ pub struct UdpConfig {
 pub(super) fn read(
     section: &mut Section<'_, '_>,
     of: &str,
-    ports: &[(Protocol, u16)],
+    ports: &[PortRange],
     forward: &Forward,
     warnings: &mut Vec<String>,
 ) -> Option<CheckConfig> {
@@ -152,11 +152,27 @@ pub(super) fn read(
         table.finish();
     }
     let protocol = config.kind.protocol();
+    let mut all = None;
     if config.port == 0 {
-        let first = ports
-            .iter()
-            .find(|(known, _)| protocol.is_none_or(|protocol| *known == protocol));
-        config.port = first.map_or(0, |(_, port)| *port);
+        let of_protocol = |port: &&PortRange| protocol.is_none_or(|of| port.protocol == of);
+        let mut first = ports.iter().filter(of_protocol);
+        all = first.clone().find(|port| port.is_all());
+        let first = first.find(|port| !port.is_all());
+        config.port = first.map_or(0, |port| port.low);
+    }
+    if config.port == 0
+        && let Some(all) = all
+    {
+        let name = match protocol {
+            Some(Protocol::Udp) => "a UDP port",
+            Some(_) => "a TCP port",
+            None => "one",
+        };
+        section.error(
+            line,
+            format!("{of} has no port, and of {all} none is the one that is checked; allowed: check = {{ port = ... }}, {name} at which the reals answer"),
+        );
+        return None;
     }
     if config.port == 0 && !ports.is_empty() {
         let name = if protocol == Some(Protocol::Udp) {

@@ -47,7 +47,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 Required,
                 "The virtual addresses, IPv4 and IPv6. This host has them on an interface, so that it answers ARP and neighbour discovery for them: by announce in [balance], or because an administrator has added them.",
             ),
-            key("ports", Required, "The ports that the pool serves."),
+            key(
+                "ports",
+                Required,
+                "The ports that the pool serves: \"80/tcp\", \"8000-8003/tcp\". \"1-65535/tcp\" is all of TCP, \"all\" all of TCP and UDP, but for those that another pool names at the same virtual address; check then needs its port. Services of this host at that address are reached no more. Not all with forward = \"proxy\".",
+            ),
             key(
                 "reals",
                 Required,

@@ -2,7 +2,7 @@
 //! with them.
 
 use weir_config::Section;
-use weir_core::{Protocol, balance::quic::ServerId};
+use weir_core::{PortRange, Protocol, balance::quic::ServerId};
 
 use super::{PoolConfig, RealConfig};
 
@@ -54,12 +54,21 @@ pub(super) fn check(
     if pool.own_reals().all(|real| real.quic_server_id.is_none()) {
         return;
     }
-    let is_udp = |(protocol, _): &&(Protocol, u16)| *protocol == Protocol::Udp;
+    let is_udp = |port: &&PortRange| port.protocol == Protocol::Udp;
+    let mut all = pool
+        .ports
+        .iter()
+        .filter(is_udp)
+        .filter(|port| port.is_all());
     match pool.ports.iter().filter(is_udp).count() {
         0 => section.error(
             line,
             format!("quic_server_id in [pool.{}], which serves no port of UDP; allowed: with one, such as \"443/udp\"", pool.name),
         ),
+        _ if all.next().is_some() => warnings.push(format!(
+            "[pool.{}] serves all ports of UDP, and with quic_server_id all are taken for QUIC's: datagrams of another protocol may go to another real than their flow's; name the port of QUIC in a pool of its own",
+            pool.name
+        )),
         1 => (),
         count => warnings.push(format!(
             "[pool.{}] serves {count} ports of UDP, and with quic_server_id all are taken for QUIC's: datagrams of another protocol may go to another real than their flow's; give it a pool of its own",

@@ -29,7 +29,11 @@ fn a_pool_is_read() {
     let vips = check(&announced).unwrap().vips().held;
     assert_eq!(vips.into_values().collect::<Vec<_>>(), ["eth0", "eth0"]);
     let pool = &balance.pools[0];
-    assert_eq!(pool.ports, [(Protocol::Tcp, 80), (Protocol::Udp, 443)]);
+    let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
+    assert_eq!(
+        pool.ports,
+        [PortRange::one(tcp, 80), PortRange::one(udp, 443)]
+    );
     assert_eq!(
         (pool.vips.len(), pool.reals[0].weight, pool.reals[1].weight),
         (2, 2, 1)
@@ -49,6 +53,123 @@ fn a_pool_is_read() {
     let warnings = check("[balance]\ninterface = \"eth9\"").unwrap().warnings;
     let warnings = warnings.join("\n");
     assert!(warnings.contains("which this host has not"), "{warnings}");
+}
+
+#[test]
+fn all_ports_are_read() {
+    let pool = |name: &str, ports: &str, more: &str| {
+        format!(
+            "[pool.{name}]\nvip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [{ports}]\nreals = [{{ address = \"10.0.0.11\" }}]\n{more}\n"
+        )
+    };
+    let read = |ports: &str, check: &str| {
+        let text = format!("{BALANCE}{}", pool("web", ports, check));
+        let checked = self::check(&text).unwrap();
+        let web = checked.balance.unwrap().pools[0].clone();
+        let shown: Vec<_> = web.ports.iter().map(ToString::to_string).collect();
+        (shown.join(" "), web.check.port)
+    };
+    let at = "check = { port = 8080 }";
+    let udp = "check = { port = 53, dns = \".\" }";
+    for (ports, check, shown, port) in [
+        ("\"all\"", at, "1-65535/tcp 1-65535/udp", 8080),
+        ("\"1-65535/tcp\"", at, "1-65535/tcp", 8080),
+        ("\"1-65535/udp\"", udp, "1-65535/udp", 53),
+        (
+            "\"all\", \"1-65535/tcp\"",
+            at,
+            "1-65535/tcp 1-65535/udp",
+            8080,
+        ),
+        // One that is named has counters of its own, and is checked.
+        ("\"1-65535/tcp\", \"80/tcp\"", "", "1-65535/tcp 80/tcp", 80),
+        ("\"1-3/tcp\"", "", "1/tcp 2/tcp 3/tcp", 1),
+    ] {
+        assert_eq!(read(ports, check), (shown.to_owned(), port), "{ports}");
+    }
+    // A port of its own goes before, in whichever pool and order.
+    let both = [pool("all", "\"all\"", at), pool("web", "\"80/tcp\"", "")];
+    for order in [[0, 1], [1, 0]] {
+        let text = order.map(|n| both[n].as_str()).concat();
+        check(&format!("{BALANCE}{text}")).unwrap();
+    }
+    let proxy = pool("web", "\"80/tcp\"", "forward = \"proxy\"");
+    let refused = |pools: &[&str], told: &str| {
+        let error = check(&format!("{BALANCE}{}", pools.concat())).unwrap_err();
+        assert!(error.contains(told), "{error}\n{told}");
+    };
+    refused(
+        &[&both[0], &both[0].replace("pool.all", "pool.too")],
+        ":8: [pool.too] serves 1-65535/tcp of 198.51.100.80, which [pool.all] serves",
+    );
+    refused(
+        &[&both[0], &proxy],
+        ":8: [pool.web] serves 80/tcp of 198.51.100.80, which the proxy does not get where [pool.all] serves 1-65535/tcp",
+    );
+    refused(
+        &[&proxy, &both[0]],
+        ":8: [pool.all] serves 1-65535/tcp of 198.51.100.80, and 80/tcp there is the proxy's of [pool.web]",
+    );
+    refused(
+        &[&pool(
+            "web",
+            "\"all\"",
+            "forward = \"proxy\"\ncheck = { port = 80 }",
+        )],
+        ":5: ports in [pool.web] has 1-65535/tcp, and the proxy has a socket for each port; allowed: ports by number, or another forward",
+    );
+    for kind in [
+        "",
+        "check = { http = \"/\" }",
+        "check = { dns = \".\" }",
+        "check = { command = \"/bin/true\" }",
+    ] {
+        refused(
+            &[&pool("web", "\"all\"", kind)],
+            "[pool.web.check] has no port, and of 1-65535/",
+        );
+    }
+    refused(
+        &[&both[0], "[decoy]\nports = [\"2222/tcp\"]\n"],
+        ":5: ports in [pool.all]: 2222/tcp is in [decoy] as well",
+    );
+    refused(
+        &[&pool("web", "\"1024-65535/tcp\"", "")],
+        "allowed: at most 16384 (all ports of a protocol are one: \"1-65535/tcp\")",
+    );
+}
+
+/// A host whose only address it is would be off the network, for SSH as well.
+#[test]
+fn all_ports_of_the_only_address_are_warned_of() {
+    let warned = |addresses: &[&str], ports: &str| {
+        let address = |text: &&str| InterfaceAddress {
+            interface: "eth0".to_owned(),
+            address: text.parse().unwrap(),
+            network: weir_core::Prefix::host(text.parse().unwrap()),
+        };
+        let host = FakeHost {
+            addresses: addresses.iter().map(address).collect(),
+            ..FakeHost::default()
+        };
+        let text = format!(
+            "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [{ports}]\nreals = [{{ address = \"10.0.0.11\" }}]\ncheck = {{ port = 53, dns = \".\" }}"
+        );
+        let checked = Config::check(Path::new("weir.toml"), &text, &host).unwrap();
+        let told = checked.warnings.into_iter();
+        let told = told.filter(|text| text.contains("nobody reaches the host itself"));
+        told.map(|text| text.contains("IPv4") as usize + 2 * text.contains("IPv6") as usize)
+            .collect::<Vec<_>>()
+    };
+    let vips = ["198.51.100.80", "2001:db8::80", "fe80::1", "127.0.0.1"];
+    assert_eq!(warned(&vips, "\"all\""), [1, 2]);
+    assert_eq!(warned(&vips, "\"1-65535/udp\""), [0; 0]);
+    let with = |more: &[&'static str]| [&vips[..], more].concat();
+    assert_eq!(warned(&with(&["192.0.2.1"]), "\"all\""), [2]);
+    assert_eq!(
+        warned(&with(&["192.0.2.1", "2001:db8::1"]), "\"all\""),
+        [0; 0]
+    );
 }
 
 #[test]
