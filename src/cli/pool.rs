@@ -264,6 +264,16 @@ fn sum(values: &[Value], key: &str) -> String {
     numbers.sum::<u64>().to_string()
 }
 
+/// New flows a second of all these reals, once it is known of one.
+fn rate(reals: &[Value]) -> String {
+    let rates = { reals.iter() }.filter_map(|real| real["new_flows_per_second"].as_f64());
+    let rates: Vec<_> = rates.collect();
+    match rates.is_empty() {
+        true => "-".to_owned(),
+        false => format!("{:.1}", rates.iter().sum::<f64>()),
+    }
+}
+
 fn list(pools: &[Value]) -> anyhow::Result<()> {
     let rows: Vec<_> = pools
         .iter()
@@ -276,6 +286,7 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
                 format!("{}/{own}", pool["live"]),
                 show::text(&pool["served_by"]),
                 sum(reals, "flows"),
+                rate(reals),
                 sum(services, "packets"),
                 sum(services, "bytes"),
                 sum(services, "unserved"),
@@ -289,6 +300,7 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
         "LIVE",
         "SERVED BY",
         "FLOWS",
+        "NEW/S",
         "PACKETS",
         "BYTES",
         "UNSERVED",
@@ -303,6 +315,8 @@ type Column = (&'static str, &'static str);
 const SERVICE: &[Column] = &[
     ("VIP", "/vip"),
     ("PORT", "/port"),
+    ("FLOWS", "/flows"),
+    ("NEW/S", "/new_flows_per_second"),
     ("PACKETS", "/packets"),
     ("BYTES", "/bytes"),
     ("UNSERVED", "/unserved"),
@@ -321,6 +335,7 @@ const REAL: &[Column] = &[
     ("MAC", "/mac"),
     ("QUIC-ID", "/quic_server_id"),
     ("FLOWS", "/flows"),
+    ("NEW/S", "/new_flows_per_second"),
     ("PACKETS", "/packets"),
     ("BYTES", "/bytes"),
     ("FROM", "/origin"),
@@ -330,6 +345,7 @@ const PROXIED_SERVICE: &[Column] = &[
     ("VIP", "/vip"),
     ("PORT", "/port"),
     ("FLOWS", "/proxy/flows"),
+    ("NEW/S", "/new_flows_per_second"),
     ("BYTES-IN", "/proxy/bytes_in"),
     ("BYTES-OUT", "/proxy/bytes_out"),
     ("NO-REAL", "/proxy/no_real"),
@@ -349,6 +365,7 @@ const PROXIED_REAL: &[Column] = &[
     ("STATE", "/state"),
     ("ACTIVE", "/proxy/active"),
     ("FLOWS", "/proxy/flows"),
+    ("NEW/S", "/new_flows_per_second"),
     ("BYTES-IN", "/proxy/bytes_in"),
     ("BYTES-OUT", "/proxy/bytes_out"),
     ("FAILED", "/proxy/failed"),

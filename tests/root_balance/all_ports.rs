@@ -116,6 +116,33 @@ fn serves_all_ports(backend: &str) {
         VIP[0]
     );
     assert!(metrics.contains(&metric), "{metrics}");
+    assert!(
+        metrics.contains("weir_pool_services_left_out 0"),
+        "{metrics}"
+    );
+
+    // New flows a second, of each virtual address and real.
+    let rates = soon("rates of new flows", || {
+        greeted(22);
+        let shown = weir.json(&["pool", "show", "web"]);
+        let of = |of: &Value| {
+            of["new_flows_per_second"]
+                .as_f64()
+                .filter(|rate| *rate > 0.0)
+        };
+        let services = shown["services"].as_array().unwrap().iter();
+        let tcp = services.filter(|service| service["port"] == "1-65535/tcp");
+        let reals = shown["reals"].as_array().unwrap().iter();
+        let rates: Vec<_> = tcp.map(of).collect();
+        let of_reals: Vec<_> = reals.map(of).collect();
+        Some((
+            rates.into_iter().collect::<Option<Vec<_>>>()?,
+            of_reals.into_iter().collect::<Option<Vec<_>>>()?,
+        ))
+    });
+    assert_eq!((rates.0.len(), rates.1.len()), (2, 2));
+    let listed = weir.ask(&["pool", "list"]).done().out;
+    assert!(listed.contains("NEW/S"), "{listed}");
 
     // Who is banned reaches no real by any port, and a crash takes nothing away.
     weir.ask(&["ban", BANNED[0]]).done();

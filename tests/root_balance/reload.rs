@@ -68,6 +68,7 @@ fn settings(weir: &Weir) -> Value {
             "quic_placed",
             "quic_unknown",
             "flows",
+            "new_flows_per_second",
             "since",
             "why",
             "origin",

@@ -16,6 +16,7 @@ mod not_begun;
 mod numbers;
 mod proxied;
 mod proxy_config;
+mod rates;
 mod settings;
 mod slow_start;
 mod sources;
@@ -57,6 +58,7 @@ use health::{Health, Life};
 use neighbours::Neighbours;
 use numbers::Numbers;
 use proxied::Proxied;
+use rates::Rates;
 use settings::{Setting, Settings};
 use vip_answers::{AtVips, StandIn};
 use vip_check::{VipAsker, VipCheck};
@@ -102,6 +104,8 @@ pub struct Balancer {
     alive: Mutex<BTreeSet<String>>,
     /// Taken after `state`, where both are.
     proxied: Mutex<Proxied>,
+    /// As well; and after `proxied`.
+    rates: Mutex<Rates>,
 }
 
 /// What `weir real` changes of one real; what is absent stays.
@@ -245,6 +249,7 @@ impl Balancer {
             state: Mutex::new(state),
             alive: Mutex::default(),
             proxied: Mutex::new(Proxied::new(pulses)),
+            rates: Mutex::default(),
         }
     }
 
@@ -329,6 +334,10 @@ impl Balancer {
 
     fn proxied(&self) -> MutexGuard<'_, Proxied> {
         self.proxied.lock().expect("no holder of this lock panics")
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().expect("no holder of this lock panics")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -650,6 +659,8 @@ impl Balancer {
             {
                 self.alerts.raise(ABOUT, error.to_string());
             }
+            // Of what cannot be read the status says so.
+            let _ = self.read_rates(&state);
             let is_waiting = state.reals().any(RealState::is_being_asked);
             let next = state.reals().map(|real| real.next).min();
             drop(state);

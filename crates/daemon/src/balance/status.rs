@@ -60,6 +60,11 @@ pub struct ServiceStatus {
     pub vip: IpAddr,
     /// Port and protocol, as in `80/tcp`.
     pub port: String,
+    /// Flows that began and are remembered; with a proxy those that a real was found for.
+    pub flows: u64,
+    /// New flows a second, in the last five seconds that are over; `null`: not counted so
+    /// long.
+    pub new_flows_per_second: Option<f64>,
     /// Packets that were sent to a real.
     pub packets: u64,
     /// Bytes of these packets.
@@ -126,6 +131,8 @@ pub struct RealStatus {
     pub bytes: u64,
     /// Flows that began there.
     pub flows: u64,
+    /// New flows a second, as of services.
+    pub new_flows_per_second: Option<f64>,
     /// The proxy's counters of the real, with `forward` = `proxy`; the packets above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxiedReal>,
@@ -137,7 +144,7 @@ fn origin(place: Option<&str>) -> String {
 }
 
 /// The port of a service in the kernel, or all of its protocol.
-fn port_of(service: &VirtualService) -> PortRange {
+pub(super) fn port_of(service: &VirtualService) -> PortRange {
     match service.port {
         Some(port) => PortRange::one(service.protocol, port),
         None => PortRange::all(service.protocol),
@@ -155,6 +162,7 @@ impl Balancer {
         let told = state.told.as_ref();
         let mut pools = Vec::new();
         for pool in &state.pools {
+            let name = pool.config.name.as_str();
             let mut services = Vec::new();
             let names_servers = { pool.reals.iter() }.any(|r| r.config.quic_server_id.is_some());
             let has_quic = |protocol| names_servers && protocol == Protocol::Udp;
@@ -164,9 +172,12 @@ impl Balancer {
             for (number, service) in (0..).zip(all).filter(|(_, s)| s.pool == pool.number) {
                 let count = forwarder
                     .map_or_else(|| Ok(Default::default()), |f| f.service_count(number))?;
+                let port = port_of(service).to_string();
                 services.push(ServiceStatus {
                     vip: service.addr,
-                    port: port_of(service).to_string(),
+                    new_flows_per_second: self.rates().of(name, service.addr, Some(&port)),
+                    port,
+                    flows: count.flows,
                     packets: count.packets,
                     bytes: count.bytes,
                     unserved: count.unserved,
@@ -178,9 +189,11 @@ impl Balancer {
                     proxy: None,
                 });
             }
-            let of_proxy = self.proxied().services(&pool.config.name).into_iter();
+            let of_proxy = self.proxied().services(name).into_iter();
             services.extend(of_proxy.map(|(vip, port, proxy)| ServiceStatus {
                 vip,
+                flows: proxy.flows,
+                new_flows_per_second: self.rates().of(name, vip, Some(&port)),
                 port,
                 packets: 0,
                 bytes: proxy.bytes_in + proxy.bytes_out,
@@ -261,6 +274,7 @@ impl Balancer {
             packets: count.packets,
             bytes: count.bytes,
             flows: count.flows,
+            new_flows_per_second: self.rates().of(&pool.name, real.config.address, None),
             proxy,
         })
     }

@@ -37,9 +37,7 @@ impl Questions {
                 one_list(metrics, samples, list);
             }
             detection(metrics, samples, status);
-            for pool in &status.pools {
-                metrics.pools.say(samples, pool);
-            }
+            metrics.pools.say(samples, &status.pools);
             metrics
                 .vips
                 .say(samples, &status.vips, &status.segments, &status.vrrp);
