@@ -17,6 +17,8 @@ mod command;
 mod common;
 #[path = "root_balance/emergency.rs"]
 mod emergency;
+#[path = "root_balance/least.rs"]
+mod least;
 #[path = "root_balance/methods.rs"]
 mod methods;
 #[path = "root_balance/neighbours.rs"]

@@ -32,7 +32,10 @@ use nix::sys::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     attachment::{Hook, Link},
-    balance::{DEFAULT_FLOWS, MAX_SERVICES, Real, SLOTS, Tunnel, VirtualService, real_id},
+    balance::{
+        DEFAULT_FLOWS, MAX_SERVICES, PoolRules, Real, SLOTS, SlotBy, Tunnel, VirtualService,
+        real_id,
+    },
     decap::GUE_PORT,
     generator::Flood,
     prog_test_run,
@@ -88,6 +91,8 @@ struct Case {
     balances: bool,
     /// How packets reach reals beyond a router; `None`: they are on the segment.
     tunnel: Option<Outer>,
+    /// How new flows find their real.
+    slot_by: SlotBy,
 }
 
 /// The outer header of a row, of the family of its packets.
@@ -129,11 +134,12 @@ const TARGET: Case = Case {
     pooled: true,
     balances: true,
     tunnel: None,
+    slot_by: SlotBy::Flow,
 };
 /// What the packets of many flows to many addresses are compared with.
 const ONE_FLOW: &str = "dsr one flow";
 const MANY: &str = "dsr 10,000 VIPs and 1M flows";
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     TARGET,
     Case {
         name: ONE_FLOW,
@@ -157,6 +163,11 @@ const CASES: [Case; 10] = [
     Case {
         name: "dsr all services",
         services: MAX_SERVICES,
+        ..TARGET
+    },
+    Case {
+        name: "dsr least connections",
+        slot_by: SlotBy::Least,
         ..TARGET
     },
     Case {
@@ -289,7 +300,13 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
         0 => (0..case.services as u16).map(|n| service(0, n)).collect(),
         vips => (0..vips).map(|n| service(n, 0)).collect(),
     };
-    balancer.write_services(&services)?;
+    let rules = PoolRules {
+        slot_by: case.slot_by,
+        udp_silence: Some(Duration::from_secs(60)),
+        weights: vec![(0, 1), (1, 1)],
+        ..PoolRules::default()
+    };
+    balancer.write_services_for(&services, &[rules], 250)?;
     generation.answer(AnswerProgram::Balance)?;
     generation
         .table

@@ -16,6 +16,14 @@
 #define BALANCE_FLOWS	65536
 #define BALANCE_BUCKET	4
 #define BALANCE_BUCKETS (2 * BALANCE_FLOWS / BALANCE_BUCKET)
+/* `state` of a flow in the table, which user space reads to count flows. */
+#define FLOW_USED	0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
+#define FLOW_CONFIRMED	0x10000ULL  /* the flow has had a second packet */
+#define FLOW_THERE	0x20000ULL  /* always */
+#define FLOW_ENDED	0x400000ULL /* its client has ended it: BALANCE_BY_LEAST */
+#define FLOW_UDP	0x800000ULL
+#define FLOW_REAL_SHIFT 32 /* number of the real */
+#define FLOW_ID_SHIFT	48 /* lower bits of the real's id */
 /* One flow for so many buckets is remembered of a CPU in one EVENT_WINDOW (256 ticks),
  * 4,096 of 65,536: a flood of packets that each begin a flow cannot empty the table. */
 #define BALANCE_NEW_FLOWS_SHIFT 3
@@ -51,6 +59,7 @@ struct balance_service {
 #define BALANCE_BY_TURN	       1 /* the next one, on each CPU */
 #define BALANCE_BY_SOURCE      2 /* a hash of the client's address */
 #define BALANCE_BY_SOURCE_PORT 3 /* a hash of the client's address and port */
+#define BALANCE_BY_LEAST       4 /* of two slots that with the fewer flows for its weight */
 
 /* Beside the number of a pool: balance_rules has something of it, or some real drains. */
 #define BALANCE_HAS_RULES 0x10000
@@ -117,6 +126,12 @@ struct balance_real_counter {
 	__u64 flows; /* new flows */
 };
 
+/* What a real has, where that decides (BALANCE_BY_LEAST). */
+struct balance_load {
+	__s64 flows;  /* that live, as far as is known; below 0: none */
+	__u64 weight; /* its share of new flows, of the shares of its pool */
+};
+
 struct balance_service_counter {
 	__u64 packets; /* packets sent to a real */
 	__u64 bytes;
@@ -137,6 +152,7 @@ _Static_assert(sizeof(struct balance_quic_server) == 16, "abi");
 _Static_assert(sizeof(struct balance_ring) == 131080, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
+_Static_assert(sizeof(struct balance_load) == 16, "abi");
 _Static_assert(sizeof(struct balance_service_counter) == 72, "abi");
 
 #endif

@@ -53,15 +53,22 @@ static __always_inline __u32 balance_select(const struct balance_flow_key *key,
 	return ring && slot < BALANCE_SLOTS ? ring->reals[slot] : BALANCE_NOBODY;
 }
 
-/* Does a known flow leave its real, which drains? A client that opens one more connection
- * from the port of an earlier one does, and a flow of UDP that was silent for long: such
- * a real would never be without flows otherwise. */
+/* Does a known flow leave its real, which drains, or its client has ended it? A client
+ * that opens one more connection from the port of an earlier one does, and a flow of UDP
+ * that was silent for long: such a real would never be without flows otherwise. */
 static __always_inline int balance_leaves(__u64 state, __u64 window, __u32 begins)
 {
 	__u32 silence = begins >> BEGINS_SILENCE_SHIFT;
 
 	return begins & BEGINS_FLOW ||
 	       (silence && balance_silence(state, window) >= silence);
+}
+
+/* BALANCE_DRAINS if a flow may leave a real, with this id. */
+static __always_inline __u64 balance_may_leave(__u64 id, __u64 state)
+{
+	_Static_assert(FLOW_ENDED << 41 == BALANCE_DRAINS, "bits");
+	return (id | state << 41) & BALANCE_DRAINS;
 }
 
 struct balance_frame {
@@ -121,6 +128,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 {
 	__u64 hash = balance_hash(key), window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
 	__u64 state = balance_find(hash);
+	__u64 ended = (__u64)(begins & BEGINS_ENDS) * (FLOW_ENDED / BEGINS_ENDS);
 	struct balance_real_counter *sent;
 	struct balance_real *real;
 	__u32 number;
@@ -130,12 +138,12 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
 		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT &&
-		    likely(!(real->id & BALANCE_DRAINS &&
+		    likely(!(balance_may_leave(real->id, state) &&
 			     balance_leaves(state, window, begins)))) {
 			if (likely(!named || named == number + 1)) {
 				*chosen = real;
 				if (likely(balance_is_here(f, real, here)))
-					balance_touch(hash, state, window);
+					balance_touch(hash, state, window, ended);
 				return number;
 			}
 			/* One datagram, which anybody may have sent, moves no flow. */
@@ -164,7 +172,8 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	}
 	if (turn)
 		balance_take_turn(pool);
-	if (balance_remember(hash, balance_state(number, real->id, window)) ==
+	state = balance_state(number, real->id, window, key->protocol) | ended;
+	if (balance_remember(hash, state, begins >> BEGINS_COUNTED_SHIFT & 1) ==
 	    REMEMBER_DISPLACED)
 		served->displaced++;
 	served->flows++;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Flows that are remembered, so that they stay with their real when the pool changes,
  * and the fragments of packets whose first one was seen. Of the instance: on whichever
- * hook a packet comes, and whoever is loaded anew, they are known. User space reads none
- * of it.
+ * hook a packet comes, and whoever is loaded anew, they are known. User space reads it to
+ * count the flows of each real (crates/bpf/src/balance/loads.rs), and writes none of it.
  *
  * A flow is known by a keyed hash of 64 bits and stands in one of two buckets of a cache
  * line each, in the second only where the first was full. Which ones says the key, so
@@ -21,15 +21,10 @@
 #include "balance/packet.h"
 #include "lib/hash.h"
 
-/* `state` of a flow. */
-#define FLOW_USED	 0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
-#define FLOW_CONFIRMED	 0x10000ULL /* the flow has had a second packet */
-#define FLOW_THERE	 0x20000ULL /* always */
-#define FLOW_SAME	 0x40000ULL /* never: above all of them */
+/* `state` of a flow, beside what abi/balance.h has. */
+#define FLOW_SAME	 0x40000ULL /* never: above those of the lower bits */
 #define FLOW_LASTED	 19 /* windows with packets beside the first: three bits */
 #define FLOW_LASTED_MOST 5ULL
-#define FLOW_REAL_SHIFT	 32 /* number of the real */
-#define FLOW_ID_SHIFT	 48 /* lower bits of the real's id */
 #define FLOW_SEALED	 (~0ULL << FLOW_REAL_SHIFT)
 
 /* A flow with a packet in so many windows may well live: displacing it is counted. */
@@ -60,6 +55,16 @@ struct {
 	__type(key, __u32);
 	__type(value, struct balance_bucket);
 } balance_flows SEC(".maps");
+
+/* The flows of each real, for all CPUs, where they are counted (turns.h). User space
+ * corrects it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BALANCE_REALS);
+	__type(key, __u32);
+	__type(value, struct balance_load);
+} balance_loads SEC(".maps");
 
 /* Where a packet's first fragment went. */
 struct balance_fragment {
@@ -224,16 +229,19 @@ static __always_inline __u64 balance_place_of(const struct balance_bucket *bucke
 #define REMEMBER_DISPLACED 2
 
 /* Writes what is remembered of a flow, where it stands, or in the place of another if
- * there is no room. Global, so that the verifier checks it once.
+ * there is no room. `more`: so many flows of its real are counted more. Global, so that
+ * the verifier checks it once.
  *
  * `sealed` first: a CPU that looks for a place meanwhile finds nothing else there, or
  * what was there, of the same worth. */
-__noinline int balance_remember(__u64 hash, __u64 state)
+__noinline int balance_remember(__u64 hash, __u64 state, int more)
 {
 	__u64 window = state & FLOW_USED, place, old;
 	struct balance_bucket *first = balance_bucket(hash, 0);
 	struct balance_bucket *second = balance_bucket(hash, 1);
+	__u32 real = state >> FLOW_REAL_SHIFT & 0xffff;
 	struct balance_flow *flow;
+	struct balance_load *load;
 	int displaced;
 
 	if (!first || !second)
@@ -247,27 +255,36 @@ __noinline int balance_remember(__u64 hash, __u64 state)
 		    (flow->sealed ^ (old & FLOW_SEALED)) != hash;
 	*(volatile __u64 *)&flow->sealed = hash ^ (state & FLOW_SEALED);
 	*(volatile __u64 *)&flow->state = state;
+	if (more) {
+		load = bpf_map_lookup_elem(&balance_loads, &real);
+		if (load)
+			__sync_fetch_and_add(&load->flows, (__s64)more);
+	}
 	return displaced ? REMEMBER_DISPLACED : 1;
 }
 
-/* `state` of a flow that begins. */
-static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window)
+/* `state` of a flow that begins, of TCP or UDP, which one bit tells apart. */
+static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window,
+					   __u64 protocol)
 {
+	const __u64 of_udp = IPPROTO_UDP & ~IPPROTO_TCP & 0x10;
+
 	return (__u64)real << FLOW_REAL_SHIFT | id << FLOW_ID_SHIFT | FLOW_THERE |
-	       (window & FLOW_USED);
+	       (window & FLOW_USED) | (protocol & of_udp) * (FLOW_UDP / of_udp);
 }
 
-/* A packet of a flow that is known came. Written once a window, for other CPUs read the
- * line, too. */
-static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window)
+/* A packet of a flow that is known came; `ended`: FLOW_ENDED, or 0. Written once a
+ * window, for other CPUs read the line, too. */
+static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window,
+					  __u64 ended)
 {
-	__u64 next = (state & ~FLOW_USED) | FLOW_CONFIRMED | (window & FLOW_USED);
+	__u64 next = (state & ~FLOW_USED) | FLOW_CONFIRMED | (window & FLOW_USED) | ended;
 
 	if (likely(state == next))
 		return;
 	if ((state ^ next) & FLOW_USED && balance_lasted(state) < FLOW_LASTED_MOST)
 		next += 1ULL << FLOW_LASTED;
-	balance_remember(hash, next);
+	balance_remember(hash, next, -(int)((ended & ~state) / FLOW_ENDED));
 }
 
 #endif

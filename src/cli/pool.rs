@@ -334,6 +334,7 @@ const REAL: &[Column] = &[
     ("STATE", "/state"),
     ("MAC", "/mac"),
     ("QUIC-ID", "/quic_server_id"),
+    ("ACTIVE", "/active"),
     ("FLOWS", "/flows"),
     ("NEW/S", "/new_flows_per_second"),
     ("PACKETS", "/packets"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn by(method: &str, weights: [u32; 2], more: &str) -> String {
+pub(crate) fn by(method: &str, weights: [u32; 2], more: &str) -> String {
     let reals = |weights: [&str; 2]| {
         format!(
             "reals = [{{ address = \"{}\"{} }}, {{ address = \"{}\"{} }}]",

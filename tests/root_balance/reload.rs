@@ -15,7 +15,13 @@ const CHANGES: usize = 500;
 fn variant(n: usize) -> String {
     let [one, two] = REAL;
     let weights = [1 + n % 7, 1 + n % 3];
-    let method = ["maglev", "source-hash", "source-port-hash", "round-robin"][n % 4];
+    let method = [
+        "maglev",
+        "source-hash",
+        "source-port-hash",
+        "round-robin",
+        "least-connections",
+    ][n % 5];
     let order = match n % 2 {
         0 => format!(
             "{{ address = \"{one}\", weight = {} }}, {{ address = \"{two}\", weight = {} }}",

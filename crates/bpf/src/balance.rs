@@ -3,10 +3,12 @@
 //! program that forwards is the business of `answers`.
 
 mod acl;
+mod loads;
 mod quic;
 mod service_table;
 
 pub use acl::MAX_NETWORKS;
+pub use loads::{CountedReal, LiveFlows};
 pub use quic::QuicServer;
 
 use std::{
@@ -23,8 +25,8 @@ use crate::{
     fault,
     memory::Words,
     skeleton::answer::types::{
-        balance_bucket, balance_real, balance_real_counter, balance_ring, balance_rules,
-        balance_service, balance_service_counter, balance_services, balance_tunnel,
+        balance_bucket, balance_load, balance_real, balance_real_counter, balance_ring,
+        balance_rules, balance_service, balance_service_counter, balance_services, balance_tunnel,
     },
 };
 
@@ -73,6 +75,9 @@ pub enum SlotBy {
     Source = abi::BALANCE_BY_SOURCE,
     /// By a hash of the client's address and port.
     SourcePort = abi::BALANCE_BY_SOURCE_PORT,
+    /// Of two slots, by the flow's keyed hash, that whose real has fewer live flows for its
+    /// weight.
+    Least = abi::BALANCE_BY_LEAST,
 }
 
 /// Rules of a pool, which hold for all its services.
@@ -91,6 +96,8 @@ pub struct PoolRules {
     /// The reals whose QUIC connections are known by their connection IDs; the server IDs
     /// are of one length, and each is of one real.
     pub quic_servers: Vec<QuicServer>,
+    /// With [`SlotBy::Least`]: the numbers of the reals in the ring, and their weights.
+    pub weights: Vec<(u32, u32)>,
 }
 
 impl PoolRules {
@@ -235,12 +242,13 @@ fn id_of(real: &[u8]) -> Option<u64> {
 /// The kernel's side of it.
 pub struct Balancer {
     /// Ports, services, rings, reals, counters of reals and of services, access lists,
-    /// rules of pools, tunnels, server IDs of QUIC.
-    maps: [MapHandle; 10],
+    /// rules of pools, tunnels, server IDs of QUIC, the table of flows, loads of reals.
+    maps: [MapHandle; 12],
     ports: Words,
     services: ServiceTable,
     acls: acl::Written,
     flows: u32,
+    loads: loads::Loads,
 }
 
 const BITS: u64 = {
@@ -255,21 +263,37 @@ const BITS: u64 = {
 impl Balancer {
     /// Over the maps of a generation, in the order that `maps` has. `buckets`: those of the
     /// table of flows.
-    pub(crate) fn map(buckets: u32, maps: [MapHandle; 10]) -> Result<Self> {
+    pub(crate) fn map(buckets: u32, maps: [MapHandle; 12]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
         let services = ServiceTable::map(&maps[1])?;
+        let loads = loads::Loads::map(&maps[11])?;
         Ok(Self {
             maps,
             ports,
             services,
             acls: acl::Written::default(),
             flows: buckets / 2 * abi::BALANCE_BUCKET,
+            loads,
         })
     }
 
     /// The flows that find room.
     pub fn flows(&self) -> u32 {
         self.flows
+    }
+
+    /// The flows in the kernel's table, to be counted; the memory of the table is mapped at
+    /// the first time.
+    ///
+    /// # Errors
+    /// The kernel does not hand its memory out.
+    pub fn live_flows(&self) -> Result<Arc<LiveFlows>> {
+        self.loads.live_flows(&self.maps[10])
+    }
+
+    /// The flows that live of the real of a number, as far as is known: [`LiveFlows::correct`].
+    pub fn active_flows(&self, number: u32) -> u64 {
+        self.loads.flows(number)
     }
 
     /// Whether any port belongs to a pool.
@@ -346,6 +370,9 @@ impl Balancer {
             }
             Ok::<_, Error>(())
         };
+        for (number, weight) in pools.iter().flat_map(|pool| &pool.weights) {
+            self.loads.set_weight(*number, *weight);
+        }
         // What services refer to comes first, and what none refers to any more goes last.
         write_rules(true)?;
         let placed: Vec<_> = services
@@ -591,4 +618,5 @@ const _: () = assert!(
         && size_of::<balance_ring>() == 131_080
         && size_of::<balance_real>() == 32
         && size_of::<balance_tunnel>() == 40
+        && size_of::<balance_load>() == 8 * loads::WORDS
 );

@@ -105,6 +105,7 @@ registry! {
     BalanceAcls = "balance_acls" as "balance_acls": Instance,
     BalanceRules = "balance_rules" as "balance_rules": Instance,
     BalanceQuic = "balance_quic" as "balance_quic": Instance,
+    BalanceLoads = "balance_loads" as "balance_loads": Instance,
     TarpitCounters = "tarpit_counters" as "tarpit_counters": Instance,
     TarpitSources = "tarpit_sources" as "tarpit_sources": Instance,
     TarpitPrefixes = "tarpit_prefixes" as "tarpit_prefixes": Instance,

@@ -99,6 +99,11 @@ impl Words {
         self.at(index).fetch_and(!bits, Ordering::SeqCst);
     }
 
+    /// Adds to one word, whoever else does meanwhile; beyond the last number it goes on at 0.
+    pub(crate) fn add(&self, index: usize, more: u64) {
+        self.at(index).fetch_add(more, Ordering::SeqCst);
+    }
+
     /// Gives the bits of `mask` this value, and leaves the others, whoever writes
     /// those meanwhile.
     pub(crate) fn set_masked(&self, index: usize, mask: u64, value: u64) {

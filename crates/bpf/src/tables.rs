@@ -285,6 +285,8 @@ impl Generation {
                     maps.keep(Map::BalanceRules)?,
                     maps.keep(Map::BalanceTunnels)?,
                     maps.keep(Map::BalanceQuic)?,
+                    maps.keep(Map::BalanceFlows)?,
+                    maps.keep(Map::BalanceLoads)?,
                 ],
             )?,
             seed: about.seed,

@@ -28,6 +28,8 @@ mod all_ports;
 mod drain;
 #[path = "root_balance/flows.rs"]
 mod flows;
+#[path = "root_balance/least.rs"]
+mod least;
 #[path = "root_balance/quic.rs"]
 mod quic;
 #[path = "root_balance/vlan.rs"]

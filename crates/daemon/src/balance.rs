@@ -3,6 +3,7 @@
 //! (bpf/balance/balance.h), the choice of a real is `weir_core::balance`'s.
 
 mod acl;
+mod active_flows;
 pub mod added;
 mod check;
 pub mod config;
@@ -88,6 +89,8 @@ const ABOUT_CHECKS: &str = "balance:checks";
 const ABOUT_NEIGHBOURS: &str = "balance:neighbours";
 /// Alerts about the size of the table of flows have this subject.
 const ABOUT_FLOWS: &str = "balance:flows";
+/// Alerts about the count of live flows have this subject.
+const ABOUT_ACTIVE_FLOWS: &str = "balance:active-flows";
 /// Alerts about the proxy have this subject.
 const ABOUT_PROXY: &str = "proxy";
 
@@ -155,6 +158,8 @@ struct State {
     news: Vec<Event>,
     /// Threads of the proxy, if the configuration says how many.
     threads: Option<usize>,
+    /// The time at which the flows of reals are counted next; `None`: now.
+    count_flows_at: Option<Instant>,
     /// The sockets by which reals are asked at virtual addresses, once one was.
     vip_asker: Option<VipAsker>,
     /// The reason why there are none.
@@ -187,6 +192,9 @@ struct RealState {
     since: Timestamp,
     /// The time at which the real came back, if it was gone.
     back: Option<Instant>,
+    /// The time until which it took no packets at all, if there was one: flows that have had
+    /// none since are lost.
+    took_none_until: Option<Instant>,
     /// What the last check said, if it failed.
     why: String,
     /// What the check said by which it was found down: an alert that told each failure's
@@ -291,6 +299,9 @@ impl Balancer {
         let (setting, number) = (real.setting, real.number);
         if setting.mode == Mode::Enabled && before.mode != Mode::Enabled {
             real.back = Some(Instant::now());
+            if before.mode == Mode::Disabled {
+                real.took_none_until = real.back;
+            }
         }
         state.is_new |= setting != before;
         if let Err(error) = self.follow(state) {
@@ -376,6 +387,7 @@ impl Balancer {
             self.alerts.clear(ABOUT_VIP_CHECKS);
             self.alerts.clear(ABOUT_CHECKS);
             self.alerts.clear(ABOUT_NEIGHBOURS);
+            self.alerts.clear(ABOUT_ACTIVE_FLOWS);
             self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
@@ -664,6 +676,7 @@ impl Balancer {
             let is_waiting = state.reals().any(RealState::is_being_asked);
             let next = state.reals().map(|real| real.next).min();
             drop(state);
+            self.count_active_flows();
             let due = next.map_or(NEIGHBOURS, |at| {
                 at.saturating_duration_since(Instant::now())
             });

@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use weir_bpf::{
-    balance::{KnownReal, PoolRules, Real, RealCount, ServiceCount, VirtualService},
+    balance::{CountedReal, KnownReal, PoolRules, Real, RealCount, ServiceCount, VirtualService},
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
 };
 use weir_core::{
@@ -391,6 +391,16 @@ pub trait Forwarder {
 
     /// What was sent to the real of this number.
     fn real_count(&self, number: u32) -> Result<RealCount, Error>;
+
+    /// Counts the live flows of these reals anew, in the table of flows: new flows of pools
+    /// by least connections go by it. Reads all of the table.
+    ///
+    /// # Errors
+    /// The kernel does not hand the table out.
+    fn count_active_flows(&self, reals: &[CountedReal]) -> Result<(), Error>;
+
+    /// The live flows of the real of this number, if they are counted.
+    fn active_flows(&self, number: u32) -> u64;
 
     /// What came for the service of this number.
     fn service_count(&self, number: u32) -> Result<ServiceCount, Error>;

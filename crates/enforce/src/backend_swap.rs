@@ -17,9 +17,9 @@ use weir_bpf::BanCounts;
 use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes};
 
 use crate::{
-    Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
-    Decoys, Entry, Error, Expiry, Forwarder, InsertError, InsertSummary, KnownReal, Limit,
-    NeighbourSnapshot, PacketEvent, PacketEvents, Policy, RealCount, ServiceCount, Settings,
+    Attachment, Backend, Balance, ClassCounter, ClassFilter, CountedReal, Counter, DecoyCounts,
+    DecoyResponder, Decoys, Entry, Error, Expiry, Forwarder, InsertError, InsertSummary, KnownReal,
+    Limit, NeighbourSnapshot, PacketEvent, PacketEvents, Policy, RealCount, ServiceCount, Settings,
     TarpitCounts, Usage, Work, claim::Claim, features,
 };
 use family::Family;
@@ -473,6 +473,18 @@ impl Forwarder for BackendSwap {
             Some(forwarder) => forwarder.real_count(number),
             None => Ok(RealCount::default()),
         }
+    }
+
+    fn count_active_flows(&self, reals: &[CountedReal]) -> Result<(), Error> {
+        match self.backend().balancer() {
+            Some(forwarder) => forwarder.count_active_flows(reals),
+            None => Ok(()),
+        }
+    }
+
+    fn active_flows(&self, number: u32) -> u64 {
+        let backend = self.backend();
+        backend.balancer().map_or(0, |it| it.active_flows(number))
     }
 
     fn service_count(&self, number: u32) -> Result<ServiceCount, Error> {

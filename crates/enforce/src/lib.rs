@@ -41,9 +41,9 @@ pub use weir_bpf::decoy::MAX_TARPIT_PREFIXES;
 pub use weir_bpf::{
     BanCounts,
     balance::{
-        DEFAULT_FLOWS, FLOW_BYTES, FLOWS, KnownReal, MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules,
-        QuicServer, Real, RealCount, SLOTS, ServiceCount, SlotBy, Tunnel, VirtualService, real_id,
-        table_for,
+        CountedReal, DEFAULT_FLOWS, FLOW_BYTES, FLOWS, KnownReal, MAX_POOLS, MAX_REALS,
+        MAX_SERVICES, PoolRules, QuicServer, Real, RealCount, SLOTS, ServiceCount, SlotBy, Tunnel,
+        VirtualService, real_id, table_for,
     },
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
     lock::is_stopped,

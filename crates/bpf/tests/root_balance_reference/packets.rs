@@ -117,6 +117,8 @@ fn transport(random: &mut Random, packet: Packet, end: &End) -> Packet {
                 flag::SYN | flag::ACK,
                 flag::ACK,
                 flag::PSH | flag::ACK,
+                flag::FIN | flag::ACK,
+                flag::RST,
             ];
             packet
                 .tcp(end.from, end.port)

@@ -161,6 +161,7 @@ impl Path {
                 slot_by: match pool.method {
                     Method::Flow => SlotBy::Flow,
                     Method::Turn => SlotBy::Turn,
+                    Method::Least => SlotBy::Least,
                     Method::Source => SlotBy::Source,
                     Method::SourcePort => SlotBy::SourcePort,
                 },
@@ -168,6 +169,9 @@ impl Path {
                 any_drains: pools.reals.iter().flatten().any(|real| real.drains),
                 udp_silence: None,
                 quic_servers: servers.collect(),
+                weights: (self.config.members[place].iter())
+                    .map(|(number, weight)| (u32::from(*number), *weight))
+                    .collect(),
             };
         }
         let services: Vec<_> = services.collect();

@@ -143,6 +143,7 @@ pub(crate) fn generated(random: &mut Random, id: u64) -> Config {
                 Method::Flow,
                 Method::Flow,
                 Method::Turn,
+                Method::Least,
                 Method::Source,
                 Method::SourcePort,
             ]),

@@ -58,6 +58,9 @@ pub enum Method {
     Flow,
     /// By turns: each begins with the next real.
     Turn,
+    /// By how many flows live at each real: how many somebody has counted is nobody's
+    /// business here, so it may be any real.
+    Least,
     /// By the client's address.
     Source,
     /// By the client's address and port.
@@ -211,6 +214,9 @@ pub struct Memory {
     /// seen.
     fragments: HashMap<Fragments, BTreeSet<Option<(usize, Known)>>>,
     slots: HashMap<Affinity, BTreeSet<Option<u16>>>,
+    /// Flows that their clients have ended, of pools with [`Method::Least`], where it is
+    /// remembered; `false`: it may be so.
+    ended: HashMap<Flow, bool>,
 }
 
 impl Memory {
@@ -260,11 +266,34 @@ impl Memory {
         let is_named = seen.iter().any(|choice| choice.by == By::Name);
         let (stay, leave): (BTreeSet<_>, BTreeSet<_>) = (before.iter().copied())
             .partition(|known| known.is_some_and(|known| pools.stays(known, &served.packet)));
+        let is_left = stay.is_empty();
         let mut after = match (is_named, stay.is_empty(), leave.is_empty()) {
             (true, false, true) => stay,
             (true, false, false) => &stay | &here,
             _ => here,
         };
+        let method = pools.pools[pools.services[served.service].pool].method;
+        let is_whole = matches!(served.packet.part, Part::Whole(_));
+        let ends = is_whole && method == Method::Least && served.packet.ends();
+        let opens = is_whole && served.packet.opens();
+        let all_here = seen.iter().all(|choice| choice.is_here);
+        let all_stay = before
+            .iter()
+            .all(|known| known.is_some_and(|known| pools.stays(known, &served.packet)));
+        match self.ended.get(&flow) {
+            _ if ends => {
+                self.ended.insert(flow, all_here || all_stay);
+            }
+            None => (),
+            // It is there as it was.
+            Some(_) if all_stay && !opens => (),
+            Some(_) if all_here && (opens || is_left) => {
+                self.ended.remove(&flow);
+            }
+            Some(_) => {
+                self.ended.insert(flow, false);
+            }
+        }
         // A flow does not leave its place either by what is not for this host.
         if is_flooded {
             after.extend(before);
@@ -346,10 +375,13 @@ impl Pools {
             reals.push((Some(real), By::Name));
         } else {
             let before = memory.flows.get(&flow);
-            let stays = |known: &&Known| self.stays(**known, &packet);
+            // One more connection from the port of an earlier one.
+            let opens = matches!(packet.part, Part::Whole(_)) && packet.opens();
+            let ended = memory.ended.get(&flow).filter(|_| opens);
+            let stays = |known: &&Known| ended != Some(&true) && self.stays(**known, &packet);
             let stay = before.into_iter().flatten().flatten().filter(stays);
             reals.extend(stay.map(|(number, _)| (Some(*number), By::Memory)));
-            if before.is_none_or(|before| reals.len() < before.len()) {
+            if ended.is_some() || before.is_none_or(|before| reals.len() < before.len()) {
                 reals.extend(self.of_ring(memory, pool_number, &flow, &packet));
             }
         }
@@ -400,8 +432,10 @@ impl Pools {
         let begins = matches!(packet.part, Part::Whole(_))
             && (flow.protocol == Protocol::Udp || packet.opens());
         let by = match pool.method {
-            Method::Turn if begins => By::Turn,
-            Method::Turn | Method::Flow => By::Affinity(Affinity::Flow(number, *flow)),
+            Method::Turn | Method::Least if begins => By::Turn,
+            Method::Turn | Method::Least | Method::Flow => {
+                By::Affinity(Affinity::Flow(number, *flow))
+            }
             Method::Source => By::Affinity(Affinity::Source(number, flow.client)),
             Method::SourcePort => {
                 let slot = Affinity::SourcePort(number, flow.client, flow.client_port);

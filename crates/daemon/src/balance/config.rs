@@ -174,8 +174,7 @@ pub enum Method {
     SourcePortHash,
     /// Each has its turn.
     RoundRobin,
-    /// Where the fewest connections are open for the real's weight: the proxy's only, which
-    /// sees them end.
+    /// Where few connections are open for the real's weight.
     LeastConnections,
 }
 
@@ -195,10 +194,11 @@ impl Method {
 
     pub(super) fn slot_by(self) -> SlotBy {
         match self {
-            Self::Maglev | Self::LeastConnections => SlotBy::Flow,
+            Self::Maglev => SlotBy::Flow,
             Self::SourceHash => SlotBy::Source,
             Self::SourcePortHash => SlotBy::SourcePort,
             Self::RoundRobin => SlotBy::Turn,
+            Self::LeastConnections => SlotBy::Least,
         }
     }
 }
@@ -460,16 +460,6 @@ fn pool(
     let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals, is_proxied);
     let method = section.choice("method", &Method::ALL);
-    if let Some(at) = method.as_ref().filter(|_| !is_proxied)
-        && at.value == Method::LeastConnections
-    {
-        section.error(
-            at.line,
-            format!(
-                "method in {of} is \"least-connections\", and with direct server return no end of a connection is seen; allowed: with forward = \"proxy\", or another method"
-            ),
-        );
-    }
     let slow_start = section.duration("slow_start", Duration::ZERO..=3600 * SECOND);
     let checked = check::read(
         &mut section,

@@ -87,6 +87,7 @@ impl RealState {
         }
         self.down_because = self.why.clone();
         self.back = (was_down && lives).then(Instant::now);
+        self.took_none_until = self.back.or(self.took_none_until);
         self.since = Timestamp::now();
         let (pool, address) = (&pool.name, self.config.address);
         let is = match lives {
@@ -223,6 +224,7 @@ impl State {
                         },
                         since: Timestamp::now(),
                         back: None,
+                        took_none_until: None,
                         why: String::new(),
                         down_because: String::new(),
                         next: Instant::now(),
@@ -251,6 +253,7 @@ impl State {
         self.left.clear();
         self.sources = self.find_sources();
         self.is_new = true;
+        self.count_flows_at = None;
         fresh
     }
 
@@ -471,6 +474,7 @@ impl State {
                     },
                 udp_silence: Some(pool.config.udp_timeout),
                 quic_servers: pool.quic_servers(),
+                weights: self.weights(pool),
             };
         }
         rules

@@ -133,6 +133,10 @@ pub struct RealStatus {
     pub flows: u64,
     /// New flows a second, as of services.
     pub new_flows_per_second: Option<f64>,
+    /// Flows that live there, with `method` = `least-connections`, but for a proxy: those that
+    /// had a packet lately and whose client has not ended them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active: Option<u64>,
     /// The proxy's counters of the real, with `forward` = `proxy`; the packets above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxiedReal>,
@@ -275,6 +279,9 @@ impl Balancer {
             bytes: count.bytes,
             flows: count.flows,
             new_flows_per_second: self.rates().of(&pool.name, real.config.address, None),
+            active: { self.backend.balancer() }
+                .filter(|_| pool.counts_flows())
+                .map(|it| it.active_flows(real.number)),
             proxy,
         })
     }

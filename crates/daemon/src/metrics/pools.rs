@@ -115,7 +115,7 @@ impl PoolMetrics {
             ),
             active: registry.gauges(
                 "weir_pool_real_active_flows",
-                "Connections and flows of datagrams that the proxy relays to the real now.",
+                "Connections and flows of datagrams that the proxy relays to the real now, or with method = least-connections those that it has.",
                 REAL,
             ),
             failed: registry.totals(
@@ -197,6 +197,9 @@ impl PoolMetrics {
                     samples.total(self.failed, of, proxy.failed);
                 }
                 None => samples.total(self.real_packets, of, real.packets),
+            }
+            if let Some(active) = real.active {
+                samples.gauge(self.active, of, active);
             }
             samples.total(self.real_bytes, of, real.bytes);
             samples.total(self.flows, of, real.flows);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use weir_bpf::{
     AnswerProgram,
-    balance::{KnownReal, RealCount, ServiceCount},
+    balance::{CountedReal, KnownReal, RealCount, ServiceCount},
 };
 
 use super::Kernel;
@@ -78,6 +78,17 @@ impl Forwarder for Kernel {
 
     fn real_count(&self, number: u32) -> Result<RealCount, Error> {
         Ok(self.tables().current.balancer.real_count(number)?)
+    }
+
+    fn count_active_flows(&self, reals: &[CountedReal]) -> Result<(), Error> {
+        // Counted without a lock: an insertion waits for none of it.
+        let flows = self.tables().current.balancer.live_flows()?;
+        flows.correct(reals, self.clock.now(), self.clock.hz());
+        Ok(())
+    }
+
+    fn active_flows(&self, number: u32) -> u64 {
+        self.tables().current.balancer.active_flows(number)
     }
 
     fn service_count(&self, number: u32) -> Result<ServiceCount, Error> {

@@ -246,6 +246,13 @@ impl<'a> Packet<'a> {
         self.protocol() == TCP && flags.is_some_and(|flags| flags & 0x12 == 0x02)
     }
 
+    /// Does the packet end a TCP connection: FIN or RST, without SYN?
+    pub(super) fn ends(&self) -> bool {
+        let flags = self.ip.get(self.head() + 13);
+        let ends = |flags: &u8| flags & 0x02 == 0 && flags & 0x05 != 0;
+        self.protocol() == TCP && flags.is_some_and(ends)
+    }
+
     /// What may be the server ID in a QUIC packet's connection ID: `len` bytes of a short
     /// header whose connection ID is of configuration 0.
     pub(super) fn quic_server_id(&self, len: usize) -> Option<&'a [u8]> {

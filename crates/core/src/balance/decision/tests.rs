@@ -157,6 +157,39 @@ fn a_flow_stays_where_it_was_seen_while_its_real_is_there() {
 }
 
 #[test]
+fn a_connection_that_its_client_has_ended_is_followed_by_one_to_any_real() {
+    let mut pools = pools();
+    pools.pools[0].method = Method::Least;
+    let mut memory = Memory::default();
+    let numbers = |memory: &Memory, frame: &[u8]| -> Vec<_> {
+        let served = served(&pools, memory, frame);
+        served.choices.iter().map(|choice| choice.number).collect()
+    };
+    let frame = |flags: u8| {
+        let mut frame = syn();
+        frame[47] = flags;
+        frame
+    };
+    let note = |memory: &mut Memory, flags: u8, real: usize| {
+        let frame = frame(flags);
+        let served = served(&pools, memory, &frame);
+        memory.note(&pools, &served, &[&served.choices[real]]);
+    };
+    let (syn, ack) = (2, 16);
+    note(&mut memory, syn, 1);
+    assert_eq!(numbers(&memory, &frame(syn)), [Some(1)]);
+    for ends in [1 | ack, 4] {
+        note(&mut memory, ends, 0);
+        // What the real still sends is acknowledged.
+        assert_eq!(numbers(&memory, &frame(ack)), [Some(1)]);
+        note(&mut memory, ack, 0);
+        assert_eq!(numbers(&memory, &frame(syn)), [Some(0), Some(1)]);
+        note(&mut memory, syn, 1);
+        assert_eq!(numbers(&memory, &frame(syn)), [Some(1)]);
+    }
+}
+
+#[test]
 fn a_later_fragment_follows_the_first() {
     let (pools, [first, later]) = (pools(), fragments());
     let mut memory = Memory::default();

@@ -75,7 +75,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "method",
                 Is("\"maglev\""),
-                "How a new flow finds its real: \"maglev\" is a consistent hash of both addresses and ports with weights, the same on every weir; \"source-hash\" one of the client's address, so that all of a client's flows go to one real; \"source-port-hash\" one of its address and port; \"round-robin\" gives each real its turn, by weight; \"least-connections\", with forward = \"proxy\" only, takes the real with the fewest connections for its weight.",
+                "How a new flow finds its real: \"maglev\" is a consistent hash of both addresses and ports with weights, the same on every weir; \"source-hash\" one of the client's address, so that all of a client's flows go to one real; \"source-port-hash\" one of its address and port; \"round-robin\" gives each real its turn, by weight; \"least-connections\" takes the real with fewer live connections for its weight: with forward = \"proxy\" of all reals, otherwise of two that a hash finds.",
             ),
             key(
                 "slow_start",

@@ -475,10 +475,6 @@ fn mistakes_are_named() {
             ":4: method in [pool.web] is \"least-connection\" (did you mean least-connections?); allowed: \"maglev\", \"source-hash\", \"source-port-hash\", \"round-robin\", \"least-connections\"",
         ),
         (
-            usual("", "method = \"least-connections\""),
-            ":4: method in [pool.web] is \"least-connections\", and with direct server return no end of a connection is seen; allowed: with forward = \"proxy\"",
-        ),
-        (
             usual("", "slow_start = \"2h\""),
             ":4: slow_start in [pool.web] is ",
         ),
