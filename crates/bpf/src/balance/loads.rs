@@ -30,9 +30,9 @@ const TCP_SILENCE: u64 = 15 * 60;
 /// A real whose flows are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CountedReal {
-    /// Its number, below [`MAX_REALS`].
+    /// The number of the real, below [`MAX_REALS`].
     pub number: u32,
-    /// Its [`super::real_id`].
+    /// The [`super::real_id`] of the real.
     pub id: u64,
     /// So long without a packet a flow of UDP is one, in seconds.
     pub udp_silence: u64,
@@ -88,9 +88,9 @@ pub struct LiveFlows {
 
 impl LiveFlows {
     /// Makes the loads of these reals what the table says. All of the table is read, 32 bytes
-    /// for each flow that finds room: about 1 ms for 131,072 of them. `jiffies`: now, of which
-    /// there are `hz` in a second. Flows that begin or end meanwhile may count twice, or not
-    /// at all, until the next time.
+    /// for each flow that finds room: 0.1 ms for 65,536, 20 ms for 4,194,304. `jiffies`: now,
+    /// of which there are `hz` in a second. Flows that begin or end meanwhile may count twice,
+    /// or not at all, until the next time.
     pub fn correct(&self, reals: &[CountedReal], jiffies: u64, hz: u64) {
         let mut known = vec![None; MAX_REALS];
         let mut before = Vec::with_capacity(reals.len());

@@ -33,7 +33,7 @@ fn syn(family: usize, client: u32) -> Vec<u8> {
     from(family, client).tcp(4000, 80).tcp_flags(SYN).build()
 }
 
-/// jiffies64.
+/// The kernel's count of ticks, which flows are dated by.
 fn now() -> u64 {
     weir_bpf::JiffyClock::probe().unwrap().now()
 }
@@ -42,7 +42,7 @@ impl Path {
     /// Reals of these weights, of which those with 0 take no new flows.
     fn least(&self, weights: &[u32]) {
         let balancer = &self.generation.balancer;
-        for number in 0..weights.len() {
+        for (number, weight) in weights.iter().enumerate() {
             let real = Real {
                 id: id(number as u32),
                 dest: mac(10 + number as u8),
@@ -50,7 +50,7 @@ impl Path {
                 ifindex: self.ifindex,
                 vlan: 0,
                 tunnel: None,
-                drains: weights[number] == 0,
+                drains: *weight == 0,
             };
             balancer.write_real(number as u32, Some(real)).unwrap();
         }
@@ -321,10 +321,9 @@ proptest! {
         let path = Path::with_limits(20);
         let reals = weights.len();
         let mut client = 0;
-        for number in 0..reals {
+        for (number, flows) in before.iter().take(reals).enumerate() {
             let only: Vec<_> = (0..reals).map(|n| u32::from(n == number)).collect();
             path.least(&only);
-            let flows = before[number];
             path.takers(reals, client..client + flows);
             client += flows;
         }
