@@ -162,6 +162,10 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     let had_match = weir_bpf::token::match_pin(pin_root, instance).exists();
     let mut gone = Vec::new();
     let mut outcome = Ok(());
+    // While their pins are there, which say what interfaces had before.
+    if let Err(error) = weir_bpf::token::detach(pin_root, instance) {
+        outcome = Err(error.into());
+    }
     for kind in Family::LASTING {
         match kind.detach(pin_root, instance) {
             Ok(more) => gone.extend(more),
