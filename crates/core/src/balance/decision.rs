@@ -277,12 +277,15 @@ impl Memory {
         let ends = is_whole && method == Method::Least && served.packet.ends();
         let opens = is_whole && served.packet.opens();
         let all_here = seen.iter().all(|choice| choice.is_here);
+        let any_here = seen.iter().any(|choice| choice.is_here);
         let all_stay = before
             .iter()
             .all(|known| known.is_some_and(|known| pools.stays(known, &served.packet)));
         match self.ended.get(&flow) {
+            // What is not for this host ends nothing.
+            _ if ends && !any_here => (),
             _ if ends => {
-                self.ended.insert(flow, all_here || all_stay);
+                self.ended.insert(flow, all_here);
             }
             None => (),
             // It is there as it was.
@@ -378,7 +381,9 @@ impl Pools {
             // One more connection from the port of an earlier one.
             let opens = matches!(packet.part, Part::Whole(_)) && packet.opens();
             let ended = memory.ended.get(&flow).filter(|_| opens);
-            let stays = |known: &&Known| ended != Some(&true) && self.stays(**known, &packet);
+            // A pool that has no use for it may not see that one opens.
+            let is_over = pool.method == Method::Least && ended == Some(&true);
+            let stays = |known: &&Known| !is_over && self.stays(**known, &packet);
             let stay = before.into_iter().flatten().flatten().filter(stays);
             reals.extend(stay.map(|(number, _)| (Some(*number), By::Memory)));
             if ended.is_some() || before.is_none_or(|before| reals.len() < before.len()) {
