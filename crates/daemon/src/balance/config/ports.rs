@@ -89,11 +89,16 @@ pub(super) fn warn_of_host(
     addresses: &[InterfaceAddress],
     warnings: &mut Vec<String>,
 ) {
-    let is_all = |port: &PortRange| port.is_all() && port.protocol == Protocol::Tcp;
-    if !pool.ports.iter().any(is_all) {
+    let has_all = |pool: &&PoolConfig| {
+        let mut ports = pool.ports.iter();
+        ports.any(|port| port.is_all() && port.protocol == Protocol::Tcp)
+    };
+    if !has_all(&pool) {
         return;
     }
-    let vips: BTreeSet<_> = config.pools.iter().flat_map(|pool| &pool.vips).collect();
+    // One that was added is not among the others yet.
+    let pools = config.pools.iter().filter(has_all).chain([pool]);
+    let vips: BTreeSet<_> = pools.flat_map(|pool| &pool.vips).collect();
     let is_own = |address: &IpAddr| {
         let is_local = match address {
             IpAddr::V4(v4) => v4.is_loopback(),
@@ -179,10 +184,13 @@ impl Taken {
                 other.pool
             ));
         }
+        if port != all {
+            return None;
+        }
         let least = PortRange::one(port.protocol, 0);
         let most = PortRange::one(port.protocol, u16::MAX);
         let mut others = self.0.range((vip, least)..=(vip, most));
-        let ((_, of), other) = others.find(|(_, other)| other.is_proxied && port.is_all())?;
+        let ((_, of), other) = others.find(|(_, other)| other.is_proxied)?;
         Some(format!(
             "and {of} there is the proxy's of [pool.{}], which would get nothing; allowed: another virtual address",
             other.pool

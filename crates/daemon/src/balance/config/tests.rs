@@ -133,6 +133,10 @@ fn all_ports_are_read() {
         &[&both[0], "[decoy]\nports = [\"2222/tcp\"]\n"],
         ":5: ports in [pool.all]: 2222/tcp is in [decoy] as well",
     );
+    // As many as there may be.
+    let begin = std::time::Instant::now();
+    check(&format!("{BALANCE}{}", pool("web", "\"1-8192/tcp\"", ""))).unwrap();
+    assert!(begin.elapsed() < std::time::Duration::from_secs(20));
     refused(
         &[&pool("web", "\"1024-65535/tcp\"", "")],
         "allowed: at most 16384 (all ports of a protocol are one: \"1-65535/tcp\")",
@@ -170,6 +174,13 @@ fn all_ports_of_the_only_address_are_warned_of() {
         warned(&with(&["192.0.2.1", "2001:db8::1"]), "\"all\""),
         [0; 0]
     );
+    // At an address where a pool has single ports the host is reached by the others.
+    let beside = "\"all\"]\nreals = [{ address = \"10.0.0.11\" }]\ncheck = { port = 53, dns = \".\" }\n[pool.two]\nvip = [\"192.0.2.1\"]\nports = [\"80/tcp\"";
+    let text = warned(
+        &with(&["192.0.2.1"]),
+        &beside.replace("53, dns = \".\"", "53"),
+    );
+    assert_eq!(text, [2]);
 }
 
 #[test]
