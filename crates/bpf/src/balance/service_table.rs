@@ -53,37 +53,58 @@ impl ServiceTable {
         }
         let keys: Vec<_> = services.iter().map(key).collect();
         let kept: HashSet<_> = keys.iter().collect();
-        for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
-            if !kept.contains(&self.key(slot)) {
-                self.0.store(slot * Self::SLOT_WORDS + 3, 0);
+        let clear = |of_all_ports: bool| {
+            for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
+                let key = self.key(slot);
+                if is_of_all_ports(key) == of_all_ports && !kept.contains(&key) {
+                    self.0.store(slot * Self::SLOT_WORDS + 3, 0);
+                }
             }
+        };
+        let put = |of_all_ports: bool| {
+            let places = (1u64..).zip(services).zip(&keys);
+            places
+                .filter(|((_, service), _)| service.port.is_none() == of_all_ports)
+                .try_for_each(|((number, service), key)| self.put(*key, number, service))
+        };
+        // In this order a port that comes to be named, or is no more, is always served. Where
+        // there is no room for that, those that are gone go first.
+        if put(true).is_err() {
+            clear(true);
+            clear(false);
+            put(true)?;
         }
-        for ((number, service), key) in (1u64..).zip(services).zip(keys) {
-            let is_there = |slot: &usize| self.place(*slot) != 0 && self.key(*slot) == key;
-            let is_free = |slot: &usize| self.place(*slot) == 0;
-            let mut slots = slots_of(key);
-            let slot = slots.clone().find(is_there).or_else(|| slots.find(is_free));
-            let Some(slot) = slot else {
-                return Err(Error::refused(
-                    "tell the kernel a virtual address",
-                    format!(
-                        "{} port {}: there is no room for it",
-                        service.addr,
-                        service
-                            .port
-                            .map_or("all".to_owned(), |port| port.to_string())
-                    ),
-                ));
-            };
-            let at = slot * Self::SLOT_WORDS;
-            for (n, word) in key.into_iter().enumerate() {
-                self.0.store(at + n, word);
-            }
-            self.0.store(at + 3, number | u64::from(service.pool) << 32);
+        clear(false);
+        if put(false).is_err() {
+            clear(true);
+            put(false)?;
         }
+        clear(true);
         if !has_all_ports {
             self.0.store(Self::ALL_PORTS, 0);
         }
+        Ok(())
+    }
+
+    /// Gives a service its place in the order of counters, where it stands or in a free slot.
+    fn put(&self, key: Key, number: u64, service: &VirtualService) -> Result<()> {
+        let is_there = |slot: &usize| self.place(*slot) != 0 && self.key(*slot) == key;
+        let is_free = |slot: &usize| self.place(*slot) == 0;
+        let mut slots = slots_of(key);
+        let slot = slots.clone().find(is_there).or_else(|| slots.find(is_free));
+        let Some(slot) = slot else {
+            let port = service.port.map(|port| port.to_string());
+            let (addr, port) = (service.addr, port.as_deref().unwrap_or("all"));
+            return Err(Error::refused(
+                "tell the kernel a virtual address",
+                format!("{addr} port {port}: there is no room for it"),
+            ));
+        };
+        let at = slot * Self::SLOT_WORDS;
+        for (n, word) in key.into_iter().enumerate() {
+            self.0.store(at + n, word);
+        }
+        self.0.store(at + 3, number | u64::from(service.pool) << 32);
         Ok(())
     }
 
@@ -126,8 +147,14 @@ fn key(service: &VirtualService) -> Key {
     ]
 }
 
+fn is_of_all_ports([.., port]: Key) -> bool {
+    port & 0xffff == 0
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{slice, thread};
+
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
@@ -154,9 +181,9 @@ mod tests {
         asked.into_iter().find_map(|service| {
             let key = key(service);
             // One that never was a service's ends the search.
-            let mut slots = slots_of(key).take_while(|slot| table.key(*slot)[2] != 0);
-            let slot = slots.find(|slot| table.key(*slot) == key && table.place(*slot) != 0)?;
-            let place = table.place(slot);
+            let slots = slots_of(key).take_while(|slot| table.key(*slot)[2] != 0);
+            let mut of_key = slots.filter(|slot| table.key(*slot) == key);
+            let place = of_key.find_map(|slot| Some(table.place(slot)).filter(|n| *n != 0))?;
             Some((place & 0xffff_ffff, place >> 32))
         })
     }
@@ -241,6 +268,32 @@ mod tests {
                 assert_eq!(table.0.load(ServiceTable::ALL_PORTS), is_all.into());
             }
         }
+    }
+
+    #[test]
+    fn a_port_that_comes_to_be_named_is_always_served() {
+        let table = table();
+        let service = |port| VirtualService {
+            addr: "2001:db8::80".parse().unwrap(),
+            protocol: Protocol::Tcp,
+            port,
+            pool: 0,
+        };
+        let (named, all) = (service(Some(80)), service(None));
+        table.write(slice::from_ref(&all)).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for n in 0..400 {
+                    let now = if n % 2 == 0 { &named } else { &all };
+                    table.write(slice::from_ref(now)).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                // Whoever looks does so twice at once: it may be stopped between two slots.
+                let found = find(&table, &named).or_else(|| find(&table, &named));
+                assert_eq!(found, Some((1, 0)));
+            }
+        });
     }
 
     #[test]
