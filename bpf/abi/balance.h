@@ -22,8 +22,9 @@
 #define FLOW_THERE	0x20000ULL  /* always */
 #define FLOW_ENDED	0x400000ULL /* its client has ended it: BALANCE_BY_LEAST */
 #define FLOW_UDP	0x800000ULL
-#define FLOW_REAL_SHIFT 32 /* number of the real */
-#define FLOW_ID_SHIFT	48 /* lower bits of the real's id */
+#define FLOW_SILENT	0x1000000ULL /* counted no more, until its next packet */
+#define FLOW_REAL_SHIFT 32	     /* number of the real */
+#define FLOW_ID_SHIFT	48	     /* lower bits of the real's id */
 /* One flow for so many buckets is remembered of a CPU in one EVENT_WINDOW (256 ticks),
  * 4,096 of 65,536: a flood of packets that each begin a flow cannot empty the table. */
 #define BALANCE_NEW_FLOWS_SHIFT 3

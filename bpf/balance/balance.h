@@ -359,7 +359,11 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		pool = service >> 32;
 		if (balance_denies(request, &key, pool, served))
 			return tc ? TC_ACT_SHOT : XDP_DROP;
-		number = balance_choose(&key, pool, part == PART_ERROR ? NULL : served, 0,
+		/* A first fragment has no turn, but counts: where nobody counts, no load
+		 * is looked at. Without a call: of the stack there is no more. */
+		number = balance_choose(&key, pool, part == PART_ERROR ? NULL : served,
+					(pool & BALANCE_HAS_RULES) / BALANCE_HAS_RULES *
+						BEGINS_COUNTED,
 					0, &f, here, &real);
 		if (!real)
 			return balance_drop(request, tc, served);

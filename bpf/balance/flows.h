@@ -2,7 +2,8 @@
 /* Flows that are remembered, so that they stay with their real when the pool changes,
  * and the fragments of packets whose first one was seen. Of the instance: on whichever
  * hook a packet comes, and whoever is loaded anew, they are known. User space reads it to
- * count the flows of each real (crates/bpf/src/balance/loads.rs), and writes none of it.
+ * count the flows of each real (crates/bpf/src/balance/loads.rs), and marks those that
+ * are silent (FLOW_SILENT).
  *
  * A flow is known by a keyed hash of 64 bits and stands in one of two buckets of a cache
  * line each, in the second only where the first was full. Which ones says the key, so
@@ -278,13 +279,15 @@ static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window,
 static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window,
 					  __u64 ended)
 {
-	__u64 next = (state & ~FLOW_USED) | FLOW_CONFIRMED | (window & FLOW_USED) | ended;
+	__u64 next = (state & ~(FLOW_USED | FLOW_SILENT)) | FLOW_CONFIRMED |
+		     (window & FLOW_USED) | ended;
+	int was_counted = !(state & (FLOW_ENDED | FLOW_SILENT));
 
 	if (likely(state == next))
 		return;
 	if ((state ^ next) & FLOW_USED && balance_lasted(state) < FLOW_LASTED_MOST)
 		next += 1ULL << FLOW_LASTED;
-	balance_remember(hash, next, -(int)((ended & ~state) / FLOW_ENDED));
+	balance_remember(hash, next, !(next & FLOW_ENDED) - was_counted);
 }
 
 #endif

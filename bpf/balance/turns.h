@@ -7,9 +7,10 @@
  * Least connections: a flow that would have a turn goes to the real with the fewer live
  * flows for its weight, of two that it finds in the ring by its keyed hash ("the power of
  * two choices", Mitzenmacher 2001). A loop over all reals is not needed for that, and
- * whatever somebody makes the counts say, a real gets about twice its share of new flows
- * at most. Flows are counted as they begin, and as their clients end them; user space
- * corrects the count by what the table of flows has. */
+ * whatever somebody makes the counts say, a real gets four times its share of new flows
+ * at most, and about twice where all weigh the same. Flows are counted as they begin, and
+ * as their clients end them; user space corrects the count by what the table of flows
+ * has. */
 #ifndef WEIR_BALANCE_TURNS_H
 #define WEIR_BALANCE_TURNS_H
 

@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore, MapHandle};
 use super::MAX_REALS;
 use crate::{
     abi::{
-        self, FLOW_CONFIRMED, FLOW_ENDED, FLOW_ID_SHIFT, FLOW_REAL_SHIFT, FLOW_THERE, FLOW_UDP,
-        FLOW_USED,
+        self, FLOW_CONFIRMED, FLOW_ENDED, FLOW_ID_SHIFT, FLOW_REAL_SHIFT, FLOW_SILENT, FLOW_THERE,
+        FLOW_UDP, FLOW_USED,
     },
     error::Result,
     memory::Words,
@@ -90,7 +90,9 @@ impl LiveFlows {
     /// Makes the loads of these reals what the table says. All of the table is read, 32 bytes
     /// for each flow that finds room: 0.1 ms for 65,536, 20 ms for 4,194,304. `jiffies`: now,
     /// of which there are `hz` in a second. Flows that begin or end meanwhile may count twice,
-    /// or not at all, until the next time.
+    /// or not at all, until the next time. What is silent is marked, so that its next packet
+    /// counts it again, and its end does not count; nor does it live again when the windows
+    /// by which flows are dated begin anew.
     pub fn correct(&self, reals: &[CountedReal], jiffies: u64, hz: u64) {
         let mut known = vec![None; MAX_REALS];
         let mut before = Vec::with_capacity(reals.len());
@@ -106,7 +108,7 @@ impl LiveFlows {
         let now = jiffies >> abi::EVENT_WINDOW_SHIFT;
         for place in 0..self.table.len() / 2 {
             let state = self.table.load(2 * place + 1);
-            if state & (FLOW_THERE | FLOW_ENDED) != FLOW_THERE {
+            if state & (FLOW_THERE | FLOW_ENDED | FLOW_SILENT) != FLOW_THERE {
                 continue;
             }
             let number = (state >> FLOW_REAL_SHIFT & 0xffff) as usize;
@@ -119,7 +121,13 @@ impl LiveFlows {
                 };
                 // A packet of the next window may have come already.
                 let silent = now.wrapping_sub(state).wrapping_add(1) & FLOW_USED;
-                *count += u64::from(silent <= most + 1);
+                if silent <= most + 1 {
+                    *count += 1;
+                } else {
+                    // A packet that comes at this moment goes before.
+                    self.table
+                        .replace(2 * place + 1, state, state | FLOW_SILENT);
+                }
             }
         }
         for (real, before) in reals.iter().zip(before) {

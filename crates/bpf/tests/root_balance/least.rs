@@ -248,9 +248,28 @@ fn root_live_flows_are_counted_in_the_table() {
         path.count(2, now, windows);
         assert_eq!(path.active(2), [live, 0], "after {windows} windows");
     }
-    path.count(2, now, 0);
-    assert_eq!(path.active(2), [200, 0], "it is counted, and not summed up");
+    // The dates of flows begin anew after 65,536 windows, but not those flows.
+    for windows in [65_536 - 10, 65_536, 65_536 + 10] {
+        path.count(2, now, windows);
+        assert_eq!(path.active(2), [0, 0], "after {windows} windows");
+    }
+    // The next packet counts one again, once.
+    for _ in 0..2 {
+        path.taker(&tcp(1, ACK));
+        path.taker(&udp(2));
+        assert_eq!(path.active(2), [2, 0]);
+    }
     // It was down until ten seconds ago.
+    let path = Path::with_limits(20);
+    path.least(&[1, 0]);
+    for client in 0..100 {
+        path.taker(&tcp(client, SYN));
+        path.taker(&udp(client));
+        if client < 60 {
+            path.taker(&tcp(client, ACK));
+            path.taker(&udp(client));
+        }
+    }
     for (windows, live) in [(2, 200), (8, 120), (15, 0)] {
         let back = CountedReal {
             number: 0,
@@ -274,8 +293,31 @@ fn root_live_flows_are_counted_in_the_table() {
     assert_eq!(path.active(2), [0, 0]);
 }
 
-/// Whatever the counts say: nobody is left without new flows, and nobody gets many more
-/// than twice its share.
+/// Nobody makes a real's count less than its flows, by the end of what has never begun to
+/// count, or counts no more: that real would have all new flows.
+#[test]
+fn root_no_flow_ends_more_often_than_it_begins() {
+    for hook in HOOKS {
+        for family in 0..2 {
+            let path = Path::with_limits(20);
+            path.least(&[1, 0]);
+            let of = |client, flags| from(family, client).tcp(4000, 80).tcp_flags(flags).build();
+            let fragment = from(family, 1).fragment(0, true).tcp(4000, 80);
+            path.forwarded(hook, &fragment.tcp_flags(ACK).payload_len(64).build());
+            assert_eq!(path.active(2), [1, 0]);
+            path.forwarded(hook, &of(1, flag::FIN | ACK));
+            path.forwarded(hook, &of(2, ACK));
+            path.count(2, now(), 10);
+            assert_eq!(path.active(2), [0, 0]);
+            path.forwarded(hook, &of(2, flag::FIN | ACK));
+            path.forwarded(hook, &of(3, SYN));
+            assert_eq!(path.active(2), [1, 0], "{family}");
+        }
+    }
+}
+
+/// Whatever the counts say: of few reals nobody is left without new flows, and nobody gets
+/// many more than twice its share where all weigh the same.
 #[test]
 fn root_no_count_sends_all_new_flows_to_one_real() {
     // Nobody ends the flows that somebody has begun at all reals but one.
@@ -295,6 +337,13 @@ fn root_no_count_sends_all_new_flows_to_one_real() {
         assert!(last < most + 4.0 * deviation, "{taken:?}");
         assert!(taken.iter().all(|n| *n > 0), "{taken:?}");
     }
+    // One that weighs less than the others gets more of its share, but not four times it.
+    let path = Path::with_limits(20);
+    path.least(&[1, 0]);
+    path.takers(2, 0..20_000);
+    path.least(&[9, 1]);
+    let taken = path.takers(2, 100_000..102_000);
+    assert!((600..800).contains(&taken[1]), "{taken:?}");
 }
 
 /// More flows than are remembered in a window go by the hash, and are not counted.
