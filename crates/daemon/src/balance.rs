@@ -299,9 +299,9 @@ impl Balancer {
         let (setting, number) = (real.setting, real.number);
         if setting.mode == Mode::Enabled && before.mode != Mode::Enabled {
             real.back = Some(Instant::now());
-            if before.mode == Mode::Disabled {
-                real.took_none_until = real.back;
-            }
+        }
+        if setting.mode != Mode::Disabled && before.mode == Mode::Disabled {
+            real.took_none_until = Some(Instant::now());
         }
         state.is_new |= setting != before;
         if let Err(error) = self.follow(state) {
@@ -426,6 +426,9 @@ impl Balancer {
             let changed = state.told.as_ref().map(|told| &told.services) != Some(&next);
             let numbers = if changed { 0..next.len() as u32 } else { 0..0 };
             forwarder.forget_balance_counts(&fresh, &numbers.collect::<Vec<_>>())?;
+            if changed || !fresh.is_empty() {
+                self.rates().forget();
+            }
         }
         self.follow(&mut state)
     }
@@ -671,11 +674,11 @@ impl Balancer {
             {
                 self.alerts.raise(ABOUT, error.to_string());
             }
-            // Of what cannot be read the status says so.
-            let _ = self.read_rates(&state);
             let is_waiting = state.reals().any(RealState::is_being_asked);
             let next = state.reals().map(|real| real.next).min();
             drop(state);
+            // Of what cannot be read the status says so.
+            let _ = self.read_rates();
             self.count_active_flows();
             let due = next.map_or(NEIGHBOURS, |at| {
                 at.saturating_duration_since(Instant::now())

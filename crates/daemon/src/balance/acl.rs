@@ -61,7 +61,7 @@ fn is_served_by<'a>(
         ports.any(|of| of.contains(protocol, port))
     };
     // Of several protocols another pool may have one, and this pool the others.
-    let is_named = |other: &PoolConfig| other.vips.contains(&vip) && of(other, false);
+    let is_named = |other: &PoolConfig| of(other, false) && other.vips.contains(&vip);
     of(pool, false) || (of(pool, true) && (protocol == Protocol::Any || !pools.any(is_named)))
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Balancer, State, status::port_of};
+use super::{Balancer, status::port_of};
 
 /// The time between two readings.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -15,16 +15,33 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The owner of a counter: a pool's real, or a virtual address with a port.
 type Counted = (String, IpAddr, Option<String>);
 
+/// Where a counter is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum At {
+    Service(u32),
+    Real(u32),
+    /// The proxy's, which is known already.
+    Known(u64),
+}
+
 /// The counters of new flows as they were read last, and their rates before that.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     read: Option<Instant>,
+    /// The time of the next reading.
+    next: Option<Instant>,
     flows: HashMap<Counted, (u64, Option<f64>)>,
 }
 
 impl Rates {
     fn is_due(&self, now: Instant) -> bool {
-        self.read.is_none_or(|read| now >= read + INTERVAL)
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// The counters begin anew.
+    pub(super) fn forget(&mut self) {
+        self.read = None;
+        self.flows.clear();
     }
 
     fn note(&mut self, now: Instant, counts: impl Iterator<Item = (Counted, u64)>) {
@@ -52,42 +69,87 @@ impl Rates {
 }
 
 impl Balancer {
-    /// Reads the counters, if it is time.
-    pub(super) fn read_rates(&self, state: &State) -> Result<(), weir_enforce::Error> {
-        let now = Instant::now();
-        if !self.rates().is_due(now) {
+    /// Reads the counters, if it is time. There are thousands of them, of each processor, so
+    /// no lock is held meanwhile.
+    pub(super) fn read_rates(&self) -> Result<(), weir_enforce::Error> {
+        let begin = Instant::now();
+        if !self.rates().is_due(begin) {
             return Ok(());
         }
-        let forwarder = self.backend.balancer();
-        let mut counts = Vec::new();
+        let counters = self.counters_of_flows();
+        let read = self.read_counters(&counters);
+        // A number may have become another's meanwhile.
+        let is_same = |(now, before): (&(Counted, At), &(Counted, At))| match (now.1, before.1) {
+            (At::Known(_), At::Known(_)) => now.0 == before.0,
+            _ => now == before,
+        };
+        let now = self.counters_of_flows();
+        let mut rates = self.rates();
+        rates.next = Some(begin + pause(begin.elapsed()));
+        if now.len() != counters.len() || !now.iter().zip(&counters).all(is_same) {
+            rates.forget();
+            return Ok(());
+        }
+        let counted = counters.into_iter().map(|(of, _)| of);
+        rates.note(begin, counted.zip(read?));
+        Ok(())
+    }
+
+    /// The counters of new flows of all virtual addresses and reals.
+    fn counters_of_flows(&self) -> Vec<(Counted, At)> {
+        let state = self.state();
+        let is_here = self.backend.balancer().is_some();
+        let mut counters = Vec::new();
+        let names: HashMap<_, _> = state
+            .pools
+            .iter()
+            .map(|pool| (pool.number, &pool.config.name))
+            .collect();
         let told = state.told.iter().flat_map(|told| &told.services);
-        for (number, service) in (0..).zip(told) {
-            let pool = state.pools.iter().find(|pool| pool.number == service.pool);
-            if let (Some(pool), Some(forwarder)) = (pool, &forwarder) {
-                let port = Some(port_of(service).to_string());
-                let of = (pool.config.name.clone(), service.addr, port);
-                counts.push((of, forwarder.service_count(number)?.flows));
+        for (number, service) in (0..).zip(told).filter(|_| is_here) {
+            if let Some(name) = names.get(&service.pool) {
+                let of = (
+                    (*name).clone(),
+                    service.addr,
+                    Some(port_of(service).to_string()),
+                );
+                counters.push((of, At::Service(number)));
             }
         }
         for pool in &state.pools {
             let name = &pool.config.name;
-            let of_proxy = self.proxied().services(name).into_iter();
-            counts.extend(
-                of_proxy.map(|(vip, port, of)| ((name.clone(), vip, Some(port)), of.flows)),
-            );
+            for (vip, port, of) in self.proxied().services(name) {
+                counters.push(((name.clone(), vip, Some(port)), At::Known(of.flows)));
+            }
             for real in &pool.reals {
                 let address = real.config.address;
-                let flows = match (self.proxied().real(name, address), &forwarder) {
-                    (Some(proxied), _) => proxied.flows,
-                    (None, Some(forwarder)) => forwarder.real_count(real.number)?.flows,
-                    (None, None) => 0,
+                let at = match self.proxied().real(name, address) {
+                    Some(proxied) => At::Known(proxied.flows),
+                    None if is_here => At::Real(real.number),
+                    None => At::Known(0),
                 };
-                counts.push(((name.clone(), address, None), flows));
+                counters.push(((name.clone(), address, None), at));
             }
         }
-        self.rates().note(now, counts.into_iter());
-        Ok(())
+        counters
     }
+
+    fn read_counters(&self, counters: &[(Counted, At)]) -> Result<Vec<u64>, weir_enforce::Error> {
+        let forwarder = self.backend.balancer();
+        let read = counters.iter().map(|(_, at)| match (at, &forwarder) {
+            (At::Service(number), Some(forwarder)) => Ok(forwarder.service_count(*number)?.flows),
+            (At::Real(number), Some(forwarder)) => Ok(forwarder.real_count(*number)?.flows),
+            (At::Known(flows), _) => Ok(*flows),
+            (_, None) => Ok(0),
+        });
+        read.collect()
+    }
+}
+
+/// The time from one reading to the next, if it has taken so long: no more of the time than
+/// one part of a hundred.
+fn pause(taken: Duration) -> Duration {
+    INTERVAL.max(taken * 100)
 }
 
 #[cfg(test)]
@@ -102,9 +164,7 @@ mod tests {
         let begin = Instant::now();
         let read = |rates: &mut Rates, seconds, counts: &[(Counted, u64)]| {
             let now = begin + Duration::from_secs(seconds);
-            let is_due = rates.is_due(now);
             rates.note(now, counts.iter().cloned());
-            is_due
         };
         let counts = |service, real| {
             [
@@ -112,10 +172,9 @@ mod tests {
                 (of("web", None), real),
             ]
         };
-        assert!(read(&mut rates, 0, &counts(100, 7)));
+        read(&mut rates, 0, &counts(100, 7));
         assert_eq!(rates.of("web", vip, None), None);
-        assert!(!rates.is_due(begin + INTERVAL / 2));
-        assert!(read(&mut rates, 5, &counts(162, 7)));
+        read(&mut rates, 5, &counts(162, 7));
         assert_eq!(rates.of("web", vip, Some("80/tcp")), Some(12.4));
         assert_eq!(rates.of("web", vip, None), Some(0.0));
         assert_eq!(rates.of("mail", vip, None), None);
@@ -127,5 +186,21 @@ mod tests {
         assert_eq!(rates.of("web", vip, Some("80/tcp")), Some(0.2));
         // One that is gone is forgotten.
         assert_eq!(rates.flows.len(), 1);
+        // It began anew, and has grown beyond the number of before.
+        rates.forget();
+        read(&mut rates, 25, &counts(10, 9));
+        assert_eq!(rates.of("web", vip, Some("80/tcp")), None);
+    }
+
+    #[test]
+    fn many_counters_are_read_less_often() {
+        let mut rates = Rates::default();
+        let begin = Instant::now();
+        assert!(rates.is_due(begin));
+        for (taken, seconds) in [(1, 5), (50, 5), (200, 20)] {
+            rates.next = Some(begin + pause(Duration::from_millis(taken)));
+            assert!(!rates.is_due(begin + Duration::from_secs(seconds - 1)));
+            assert!(rates.is_due(begin + Duration::from_secs(seconds)));
+        }
     }
 }

@@ -381,7 +381,12 @@ impl PoolConfig {
 /// answer can be told from silence, or else by a SYN at the pool's first TCP port.
 fn way(pool: &PoolConfig) -> Option<By<'_>> {
     let checked = pool.check.port;
-    let at = |protocol| pool.serves(protocol, checked);
+    // Of all ports one may be the check's alone, and closed at the virtual address.
+    let named = |of: &&weir_core::PortRange| !of.is_all();
+    let at = |protocol| {
+        let mut ports = pool.ports.iter().filter(named);
+        ports.any(|of| of.protocol == protocol && of.contains(protocol, checked))
+    };
     let asks = match &pool.check.kind {
         CheckKind::Tcp | CheckKind::Http(_) if at(Transport::Tcp) => {
             Asks::Syn { must_be_open: true }
