@@ -212,6 +212,7 @@ mod tests {
             to: to.into(),
             is_v4: true,
             conditions: None,
+            measured: None,
             measurements: vec![
                 measurement(None, 2, 0),
                 measurement(Some("ip:rr"), passed, stripped),

@@ -3,17 +3,19 @@
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
+    net::IpAddr,
     thread,
     time::Duration,
 };
 
+use jiff::Timestamp;
 use weir_options::{OptionSpec, SectionError};
 
 use crate::{
     agent::now_ns,
     agent_protocol::{HexBytes, MAX_PACKETS},
     probe_packet::{Carrier, Marker, Path, craft},
-    result_file::{Conditions, Measurement, PairResult},
+    result_file::{Conditions, Ends, Measurement, PairResult},
     site::{Arrived, Site, SiteError},
     verdict::{Tally, compare},
 };
@@ -42,11 +44,13 @@ pub struct ProbePlan {
 }
 
 impl ProbePlan {
-    /// What earlier measurements need to have in common with these to stand for them.
-    pub fn conditions(&self) -> Conditions {
+    /// What earlier measurements between these addresses need to have in common with these to
+    /// stand for them.
+    pub fn conditions(&self, source: IpAddr, dest: IpAddr) -> Conditions {
         Conditions {
             port: self.port,
             tries: self.tries,
+            ends: Some(Ends { source, dest }),
         }
     }
 
@@ -168,7 +172,8 @@ fn measure_once(
             from: from.label.clone(),
             to: to.label.clone(),
             is_v4,
-            conditions: Some(plan.conditions()),
+            conditions: Some(plan.conditions(path.source, path.dest)),
+            measured: Timestamp::now().round(jiff::Unit::Second).ok(),
             measurements,
         },
         sent: packets

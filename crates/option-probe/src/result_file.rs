@@ -6,9 +6,11 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, BufRead, Read, Write},
+    net::IpAddr,
     ops::Deref,
 };
 
+use jiff::Timestamp;
 use nix::fcntl::{Flock, FlockArg};
 
 use serde::{Deserialize, Serialize};
@@ -118,6 +120,19 @@ pub struct Conditions {
     pub port: u16,
     /// Packets of each kind.
     pub tries: u16,
+    /// The addresses of the packets; `None`: a weir that did not write them yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Ends>,
+}
+
+/// Between which addresses packets went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ends {
+    /// The sender's own address.
+    pub source: IpAddr,
+    /// The address by which others reach the receiver.
+    pub dest: IpAddr,
 }
 
 /// All measurements from one site to another in one family.
@@ -131,6 +146,9 @@ pub struct PairResult {
     pub is_v4: bool,
     /// The conditions of the measurements; `None`: a weir that did not write it yet.
     pub conditions: Option<Conditions>,
+    /// The time at which the oldest of the measurements was made; `None`: a weir that did not
+    /// write it yet.
+    pub measured: Option<Timestamp>,
     /// The measurements, each option and carrier once.
     pub measurements: Vec<Measurement>,
 }
@@ -160,6 +178,8 @@ struct PairLine {
     family: u8,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     conditions: Option<Conditions>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    measured: Option<Timestamp>,
     measurements: Vec<Row>,
 }
 
@@ -191,6 +211,16 @@ impl TryFrom<PairLine> for PairResult {
         }
         if !matches!(line.family, 4 | 6) {
             return Err(format!("family is {}; allowed: 4, 6", line.family));
+        }
+        if let Some(ends) = line.conditions.and_then(|conditions| conditions.ends) {
+            for address in [ends.source, ends.dest] {
+                if address.is_ipv4() != (line.family == 4) {
+                    return Err(format!(
+                        "{address} is of another family than {}",
+                        line.family
+                    ));
+                }
+            }
         }
         if line.measurements.len() > MAX_ROWS {
             return Err(format!("more than {MAX_ROWS} measurements"));
@@ -239,6 +269,7 @@ impl TryFrom<PairLine> for PairResult {
             to: line.to,
             is_v4: line.family == 4,
             conditions: line.conditions,
+            measured: line.measured,
             measurements,
         })
     }
@@ -342,6 +373,7 @@ impl ResultFile {
                     && (m.option.is_none() || verdict(old) == verdict(&pair))
                 {
                     pair.measurements.push(m.clone());
+                    pair.measured = pair.measured.min(old.measured);
                 }
             }
         }
@@ -404,6 +436,7 @@ pub fn write_pair(out: &mut impl Write, pair: &PairResult) -> io::Result<()> {
         to: pair.to.clone(),
         family: if pair.is_v4 { 4 } else { 6 },
         conditions: pair.conditions,
+        measured: pair.measured,
         measurements: rows.collect(),
     };
     let text = serde_json::to_string(&line).map_err(io::Error::from)?;

@@ -4,6 +4,7 @@ mod output;
 
 use std::{
     io::{self, IsTerminal, Write},
+    net::IpAddr,
     path::PathBuf,
     time::Duration,
 };
@@ -250,11 +251,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         let [from, to] = [pair.from, pair.to].map(|site| &args.sites[site].label);
         let family = if pair.is_v4 { "IPv4" } else { "IPv6" };
         progress(done, pairs.len(), &format!("{from} to {to}, {family}"));
-        let (probes, conditions) = (plan.probes(pair.is_v4), plan.conditions());
+        let probes = plan.probes(pair.is_v4);
+        let conditions = ends(&sites, pair).map(|(source, dest)| plan.conditions(source, dest));
         let kept = &results.kept;
-        if kept
-            .find(from, to, pair.is_v4, conditions, &probes)
-            .is_some()
+        if let Some(conditions) = conditions
+            && kept
+                .find(from, to, pair.is_v4, conditions, &probes)
+                .is_some()
         {
             continue;
         }
@@ -317,20 +320,25 @@ fn pairs(sites: &[Option<Site>], families: &[bool], plan: &ProbePlan) -> Vec<Pai
     pairs
 }
 
+/// Between which addresses the packets of a pair go; `None`: one of its sites is gone.
+fn ends(sites: &[Option<Site>], pair: &Pair) -> Option<(IpAddr, IpAddr)> {
+    let [from, to] = [pair.from, pair.to].map(|site| sites[site].as_ref());
+    Some((from?.source(pair.is_v4)?, to?.address(pair.is_v4)?))
+}
+
 /// Measures a pair; `None`: one of its sites is gone. One that fails goes.
 fn measured(
     sites: &mut [Option<Site>],
     pair: &Pair,
     plan: &ProbePlan,
 ) -> anyhow::Result<Option<MeasuredPair>> {
+    let Some((source, dest)) = ends(sites, pair) else {
+        return Ok(None);
+    };
     let Ok([from, to]) = sites.get_disjoint_mut([pair.from, pair.to]) else {
         return Ok(None);
     };
     let (Some(sender), Some(receiver)) = (from.as_mut(), to.as_mut()) else {
-        return Ok(None);
-    };
-    let ends = (sender.source(pair.is_v4), receiver.address(pair.is_v4));
-    let (Some(source), Some(dest)) = ends else {
         return Ok(None);
     };
     let path = probe_packet::Path {

@@ -3,6 +3,10 @@ use super::*;
 const CONDITIONS: Conditions = Conditions {
     port: 443,
     tries: 3,
+    ends: Some(Ends {
+        source: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        dest: IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1)),
+    }),
 };
 
 fn pair(to: &str) -> PairResult {
@@ -20,6 +24,7 @@ fn pair(to: &str) -> PairResult {
         to: to.into(),
         is_v4: true,
         conditions: Some(CONDITIONS),
+        measured: Some("2026-11-26T08:00:00Z".parse().unwrap()),
         measurements: vec![
             measurement(None, 3),
             measurement(Some("ip:rr"), 0),
@@ -100,7 +105,11 @@ fn other_ports_and_tries_are_other_measurements() {
     file.add(pair("east"));
     let wanted = [(Some("ip:rr".parse().unwrap()), Carrier::Icmp)];
     let found = |file: &ResultFile, port, tries| {
-        let conditions = Conditions { port, tries };
+        let conditions = Conditions {
+            port,
+            tries,
+            ..CONDITIONS
+        };
         file.find("west", "east", true, conditions, &wanted)
             .is_some()
     };
@@ -109,7 +118,10 @@ fn other_ports_and_tries_are_other_measurements() {
     assert!(!found(&file, 443, 4));
     // Of other conditions nothing stays, so that a table is of one measurement.
     let mut other = pair("east");
-    other.conditions = Some(Conditions { port: 80, tries: 3 });
+    other.conditions = Some(Conditions {
+        port: 80,
+        ..CONDITIONS
+    });
     other.measurements.truncate(2);
     file.add(other.clone());
     assert_eq!(file.pairs, [other]);
@@ -256,4 +268,30 @@ fn a_file_is_one_writers() {
     drop(first);
     assert!(LockedFile::lock(open()).unwrap().is_some());
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_result_has_the_addresses_and_the_time_of_its_oldest_measurement() {
+    let at = |time: Option<&str>| time.map(|time| time.parse::<Timestamp>().unwrap());
+    let mut file = ResultFile::default();
+    file.add(pair("east"));
+    let mut fresh = pair("east");
+    fresh.measured = at(Some("2026-11-27T08:00:00Z"));
+    fresh.measurements.truncate(2);
+    file.add(fresh.clone());
+    // One of the earlier measurements has stayed.
+    assert_eq!(file.pairs[0].measurements.len(), 3);
+    assert_eq!(file.pairs[0].measured, pair("east").measured);
+    // To another address it is another measurement.
+    let conditions = fresh.conditions.as_mut().unwrap();
+    conditions.ends.as_mut().unwrap().dest = "198.51.100.2".parse().unwrap();
+    file.add(fresh.clone());
+    assert_eq!(file.pairs, [fresh]);
+    let text = String::from_utf8(super::tests::file(&file.pairs)).unwrap();
+    let other = text.replace("198.51.100.2", "2001:db8::2");
+    let error = ResultFile::read(other.as_bytes()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "line 2: 2001:db8::2 is of another family than 4"
+    );
 }
