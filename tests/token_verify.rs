@@ -12,7 +12,8 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use weir_token::{
-    Digest, KeyId, Statement, TokenOption, VERSION, daf::DafKey, epoch_at, key_file::Key,
+    DatagramStatement, Digest, KeyId, Statement, TokenOption, VERSION, daf::DafKey, epoch_at,
+    key_file::Key,
 };
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
@@ -270,7 +271,7 @@ fn each_connection_of_a_capture_has_its_verdict() {
         "{text}"
     );
     assert!(
-        text.contains("1 connections: 1 valid, 0 refused; 2 packets, 0 of them"),
+        text.contains("1 connections, 0 flows of datagrams by verdict: 1 valid, 0 refused; 2 packets, 0 of them"),
         "{text}"
     );
     // No connection to this port: nothing is proved.
@@ -440,6 +441,127 @@ fn signatures_of_daf_are_told_by_direction() {
     assert_eq!(done.status.code(), Some(1), "{done:?}");
 }
 
+/// A datagram of five bytes, with these IPv4 options or behind this IPv6 header.
+fn datagram(source: IpAddr, dest: IpAddr, token: Option<TokenOption>) -> Vec<u8> {
+    let udp = [0x9c, 0x40, 0, 53, 0, 13, 0, 0, 1, 2, 3, 4, 5];
+    let mut packet = match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            let options = token.map_or(Vec::new(), |token| token.ipv4_bytes().to_vec());
+            let words = 5 + options.len() as u8 / 4;
+            let mut head = vec![
+                0x40 | words,
+                0,
+                0,
+                words * 4 + 13,
+                0,
+                0,
+                0x40,
+                0,
+                64,
+                17,
+                0,
+                0,
+            ];
+            head.extend([source.octets(), dest.octets()].concat());
+            [head, options].concat()
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            let extension = token.map_or(Vec::new(), |token| token.ipv6_header().to_vec());
+            let first = if extension.is_empty() { 17 } else { 60 };
+            let mut head = vec![0x60, 0, 0, 0, 0, extension.len() as u8 + 13, first, 64];
+            head.extend([source.octets(), dest.octets()].concat());
+            [head, extension].concat()
+        }
+        _ => unreachable!("both are of one family"),
+    };
+    packet.extend(udp);
+    packet
+}
+
+#[test]
+fn datagrams_of_a_capture_have_their_verdicts() {
+    let lab = Lab::new();
+    for is_v6 in [false, true] {
+        let addr = |v4: &str, v6: &str| -> IpAddr { if is_v6 { v6 } else { v4 }.parse().unwrap() };
+        let [client, other, server] = [
+            addr("192.0.2.1", "2001:db8::1"),
+            addr("192.0.2.2", "2001:db8::2"),
+            addr("192.0.2.9", "2001:db8::9"),
+        ];
+        let epoch = epoch_at(SECONDS.into());
+        let statement = DatagramStatement {
+            key_id: lab.key.id,
+            epoch,
+            source: (client, 40_000),
+            dest: (server, 53),
+        };
+        let secret = lab.key.secret().unwrap();
+        let token = TokenOption {
+            version: VERSION,
+            key_id: lab.key.id.number(),
+            epoch: epoch as u16,
+            tag: *IDENTITY.0.first_chunk().unwrap(),
+            mac: statement.mac(&secret.identity_key(lab.key.id, &IDENTITY)),
+        };
+        let mut packets = vec![
+            (0, datagram(client, server, Some(token))),
+            (1, datagram(client, server, None)),
+            (2, datagram(client, server, Some(token))),
+            (2, datagram(other, server, Some(token))),
+            (130, datagram(client, server, None)),
+        ];
+        // A part of one is no whole packet.
+        let mut part = datagram(client, server, None);
+        match is_v6 {
+            true => part[6] = 44,
+            false => part[6] = 0x20,
+        }
+        packets.push((3, part));
+        packets.push((3, packet(client, server, 40_000, 7, 2, &[])));
+        let mut files: Vec<_> = [1, 113, 276, 101]
+            .into_iter()
+            .flat_map(|link| [false, true].map(|is_nanos| pcap(link, is_nanos, &packets)))
+            .collect();
+        files.extend([1, 113, 276, 101].map(|link| pcapng(link, &packets)));
+        for file in files {
+            let file = lab.write("datagrams", &file);
+            let done = lab.verify(&file, &["--json"]);
+            assert_eq!(done.status.code(), Some(1), "{done:?}");
+            let answer = json(&done);
+            assert_eq!(
+                verdicts(&answer),
+                ["valid", "proven", "wrong-mac", "no-flow", "missing"]
+            );
+            let flows = answer["flows"].as_array().unwrap().iter();
+            let shown: Vec<_> = flows
+                .map(|flow| (flow["protocol"].as_str().unwrap(), flow["packets"].as_u64()))
+                .collect();
+            let udp = |packets| ("udp", Some(packets));
+            assert_eq!(shown, [udp(2), udp(1), udp(1), udp(1), ("tcp", Some(1))]);
+            assert_eq!(answer["flows"][1]["aggregate"], IDENTITY.to_string());
+            assert_eq!(answer["other_packets"], 1);
+        }
+        // What is proved alone; and what answers is not asked for.
+        let good = lab.write("good", &pcap(1, false, &packets[..3]));
+        let done = lab.verify(&good, &["--port", "53"]);
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        assert!(
+            text.contains("0 connections, 2 flows of datagrams by verdict: 2 valid, 0 refused"),
+            "{text}"
+        );
+        let done = lab.verify(&good, &["--port", "40000"]);
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        // Cut anywhere, what is before is shown.
+        let whole = pcapng(1, &packets[..3]);
+        for cut in [whole.len() - 1, whole.len() - 30] {
+            let done = lab.verify(&lab.write("cut", &whole[..cut]), &["--json"]);
+            assert_eq!(done.status.code(), Some(2), "{done:?}");
+            assert_eq!(verdicts(&json(&done)), ["valid", "proven"]);
+        }
+    }
+}
+
 #[test]
 fn tshark_shows_each_part_of_a_token() {
     if let Some(why) = weir_netlab::missing(&["tshark"]) {
@@ -540,11 +662,26 @@ fn tshark_shows_the_token_of_a_datagram() {
         packet.extend([extension, &udp].concat());
         packet
     };
+    let ends: [[IpAddr; 2]; 2] = [
+        ["192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap()],
+        [
+            "2001:db8::1".parse().unwrap(),
+            "2001:db8::9".parse().unwrap(),
+        ],
+    ];
+    // SYNs with it in the IP header.
+    let [syn4, syn6] = ends.map(|[source, dest]| packet(source, dest, 40_000, 7, 2, &[]));
+    let mut syn4 = [&syn4[..20], &token.ipv4_bytes(), &syn4[20..]].concat();
+    (syn4[0], syn4[3]) = (0x4a, syn4.len() as u8);
+    let mut syn6 = [&syn6[..40], &token.ipv6_header(), &syn6[40..]].concat();
+    (syn6[5], syn6[6], syn6[40]) = (syn6.len() as u8 - 40, 60, 6);
     let packets = [
         ipv4(&token.ipv4_bytes()),
         ipv6(60, &token.ipv6_header()),
         ipv4(&[]),
         ipv6(17, &[]),
+        syn4,
+        syn6,
     ];
     let packets: Vec<_> = packets.into_iter().map(|packet| (0, packet)).collect();
     let file = lab.write("udp.pcap", &pcap(1, true, &packets));
@@ -560,6 +697,6 @@ fn tshark_shows_the_token_of_a_datagram() {
     let mac = "cd".repeat(8);
     assert_eq!(
         String::from_utf8_lossy(&shown.stdout),
-        format!("1|3|{mac}\n2|3|{mac}\n")
+        format!("1|3|{mac}\n2|3|{mac}\n5|3|{mac}\n6|3|{mac}\n")
     );
 }

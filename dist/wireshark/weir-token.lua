@@ -34,7 +34,8 @@ local experts = {
 }
 token.experts = experts
 
-local tcp_options, udp_length = Field.new("tcp.options"), Field.new("udp.length")
+local tcp_options, tcp_flags = Field.new("tcp.options"), Field.new("tcp.flags")
+local udp_length = Field.new("udp.length")
 local ip_header, dest_options = Field.new("ip"), Field.new("ipv6.dstopts")
 
 -- The whole number of the epoch next to `seconds` that has this lower half, and how far
@@ -108,7 +109,9 @@ function token.dissector(_, pinfo, tree)
 	local options = tcp_options()
 	if options then
 		walk(options.range, KIND, false, pinfo, tree)
-	elseif udp_length() then
+	end
+	-- A SYN may have it in its IP header, as a datagram has.
+	if tcp_flags() or udp_length() then
 		local header = ip_header()
 		if header and header.range:len() > 20 then
 			walk(header.range(20), IP_KIND, false, pinfo, tree)

@@ -27,9 +27,9 @@ pub enum Verb {
     /// The keys that hosts share
     #[command(subcommand)]
     Key(KeyVerb),
-    /// Say which connections of a capture proved who began them, and why others did not
+    /// Say which connections and datagrams of a capture proved whose they are, or why not
     ///
-    /// Exit code 0: each connection has a valid token; 1: one has not, or there is none;
+    /// Exit code 0: each connection and datagram is proved; 1: one is not, or there is none;
     /// 2: the file is cut or wrong, after what was read of it is shown.
     Verify(verify::VerifyArgs),
     /// Show the packets that were refused last, by whom and why; exit code 1 if there is none

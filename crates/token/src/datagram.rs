@@ -21,7 +21,7 @@ const FRAGMENT: u8 = 44;
 /// IPv6 headers before UDP's that are gone through.
 const CHAIN: usize = 6;
 /// Bytes of destination options that are looked through.
-const EXTENSION_MOST: usize = 62;
+pub(crate) const EXTENSION_MOST: usize = 62;
 const PAD1: u8 = 0;
 const PAD_N: u8 = 1;
 
@@ -105,7 +105,7 @@ impl Datagram {
 
 /// The token among options of an IPv6 extension header, whose lengths are without their
 /// heads.
-fn find_ipv6(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
+pub(crate) fn find_ipv6(mut options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
     let mut found = None;
     while let [kind, rest @ ..] = options {
         if *kind == PAD1 {

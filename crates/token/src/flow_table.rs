@@ -1,17 +1,22 @@
-//! Connections of a capture, and which of them proved who began them: what a verifier that
-//! had seen these packets would have said of each.
+//! Connections of a capture, and which of them proved who began them, and its flows of UDP
+//! datagrams, and which datagrams proved who sent them: what a verifier that had seen these
+//! packets would have said of each.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use weir_identity::Digest;
 
 use crate::{
-    TokenOption, epoch_at, find,
+    Datagram, TokenOption, epoch_at,
     verify::{Refusal, Segment, Verifier},
 };
 
-/// Connections of one capture at most; those beyond it are counted.
+/// Connections and flows of datagrams of one capture at most, a flow once for each verdict;
+/// packets of those beyond it are counted.
 pub const MAX_FLOWS: usize = 1 << 20;
+/// So long after its last token a flow of datagrams goes on without, as in the kernel
+/// (`TOKEN_DATAGRAM_IDLE` in `bpf/abi/token.h`).
+pub const DATAGRAM_IDLE: Duration = Duration::from_secs(120);
 
 /// Address and port of one end.
 pub type Endpoint = (IpAddr, u16);
@@ -21,15 +26,17 @@ pub type Endpoint = (IpAddr, u16);
 pub enum FlowVerdict {
     /// The connection proved to be of this identity.
     Valid(Digest),
-    /// The SYN proves nothing, for this reason.
+    /// Datagrams without a token, soon enough after one of this identity.
+    Proven(Digest),
+    /// The SYN, or datagram, proves nothing, for this reason.
     Refused(Refusal),
     /// Its SYN was valid, and comes again after the connection has been used.
     Replayed,
-    /// Its SYN is not in the capture.
+    /// Its SYN is not in the capture; or datagrams without a token, too long after the last one.
     NoSyn,
     /// Less of its SYN was captured than there was.
     Shortened,
-    /// Its SYN has no time, by which the epoch would be known.
+    /// Its SYN, or datagram, has no time, by which the epoch would be known.
     NoTime,
 }
 
@@ -38,6 +45,7 @@ impl FlowVerdict {
     pub fn name(self) -> &'static str {
         match self {
             Self::Valid(_) => "valid",
+            Self::Proven(_) => "proven",
             Self::Refused(refusal) => refusal.name(),
             Self::Replayed => "replayed",
             Self::NoSyn => "no-flow",
@@ -45,22 +53,38 @@ impl FlowVerdict {
             Self::NoTime => "no-time",
         }
     }
+
+    /// Would a port that wants a token take it?
+    pub fn passes(self) -> bool {
+        self.identity().is_some()
+    }
+
+    /// Whose it is, if that is proved.
+    pub fn identity(self) -> Option<Digest> {
+        match self {
+            Self::Valid(identity) | Self::Proven(identity) => Some(identity),
+            _ => None,
+        }
+    }
 }
 
-/// One TCP connection of a capture.
+/// One TCP connection of a capture; or those datagrams from one end to another that have one
+/// verdict.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// The end that began the connection.
+    /// Datagrams of UDP; else a connection of TCP.
+    pub is_udp: bool,
+    /// The end that began.
     pub client: Endpoint,
-    /// The end that it began the connection with.
+    /// The end that it began with.
     pub server: Endpoint,
-    /// The number of the packet that decided, in the file.
+    /// The number of the packet that decided, in the file; of datagrams the first one.
     pub packet: u64,
     /// When that was, since 1970.
     pub time: Option<Duration>,
-    /// Packets of both directions.
+    /// Packets of both directions; of datagrams those with this verdict.
     pub packets: u64,
-    /// What the token in its SYN says, true or not.
+    /// What the token in its SYN, or first datagram, says, true or not.
     pub token: Option<TokenOption>,
     /// Whether it proved who began it.
     pub verdict: FlowVerdict,
@@ -69,13 +93,23 @@ pub struct Flow {
     is_used: bool,
 }
 
-/// The connections of a capture, in the order of their first packets.
+/// Datagrams from one end to another.
+#[derive(Debug, Default)]
+struct DatagramFlow {
+    /// Whose the last valid token was, and when.
+    proven: Option<(Digest, Duration)>,
+    /// The entries of the table, one for each verdict.
+    entries: Vec<usize>,
+}
+
+/// The connections and flows of datagrams of a capture, in the order of their first packets.
 #[derive(Debug)]
 pub struct FlowTable<'k> {
     verifier: Verifier<'k>,
     flows: Vec<Flow>,
     /// Client and server to the last connection between them.
     last: HashMap<(Endpoint, Endpoint), usize>,
+    datagrams: HashMap<(Endpoint, Endpoint), DatagramFlow>,
     beyond: u64,
 }
 
@@ -86,16 +120,17 @@ impl<'k> FlowTable<'k> {
             verifier,
             flows: Vec::new(),
             last: HashMap::new(),
+            datagrams: HashMap::new(),
             beyond: 0,
         }
     }
 
-    /// The connections so far.
+    /// The connections and flows of datagrams so far.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
 
-    /// Packets that would have begun a connection more than [`MAX_FLOWS`].
+    /// Packets that would have begun an entry more than [`MAX_FLOWS`].
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
@@ -127,11 +162,54 @@ impl<'k> FlowTable<'k> {
                 if is_valid {
                     flow.verdict = verdict;
                     (flow.packet, flow.time) = (number, time);
-                    flow.token = segment.options.and_then(|options| find(options).ok()?);
+                    flow.token = segment.token().ok().flatten();
                 }
             }
             None => self.begin(ends, number, time, segment, verdict, true),
         }
+    }
+
+    /// Takes the next datagram of the capture: the number of its packet, and its time since
+    /// 1970. Answers, which go back where datagrams have come from, prove nothing.
+    pub fn add_datagram(&mut self, number: u64, time: Option<Duration>, datagram: &Datagram) {
+        let forth = (datagram.source, datagram.dest);
+        let back = (datagram.dest, datagram.source);
+        let is_known = self.datagrams.contains_key(&forth);
+        if !is_known && self.datagrams.contains_key(&back) {
+            return;
+        }
+        // Each flow has an entry of the table, which is bounded.
+        if !is_known && self.flows.len() == MAX_FLOWS {
+            self.beyond += 1;
+            return;
+        }
+        let flow = self.datagrams.entry(forth).or_default();
+        let verdict = judge_datagram(&self.verifier, flow.proven, time, datagram);
+        if let (FlowVerdict::Valid(identity), Some(time)) = (verdict, time) {
+            flow.proven = Some((identity, time));
+        }
+        let mut entries = flow.entries.iter().copied();
+        if let Some(at) = entries.find(|at| self.flows[*at].verdict == verdict) {
+            self.flows[at].packets += 1;
+            return;
+        }
+        if self.flows.len() == MAX_FLOWS {
+            self.beyond += 1;
+            return;
+        }
+        flow.entries.push(self.flows.len());
+        self.flows.push(Flow {
+            is_udp: true,
+            client: datagram.source,
+            server: datagram.dest,
+            packet: number,
+            time,
+            packets: 1,
+            token: datagram.token.ok().flatten(),
+            verdict,
+            isn: 0,
+            is_used: false,
+        });
     }
 
     /// A segment that begins nothing.
@@ -185,16 +263,43 @@ impl<'k> FlowTable<'k> {
             self.last.insert(ends, self.flows.len());
         }
         self.flows.push(Flow {
+            is_udp: false,
             client: ends.0,
             server: ends.1,
             packet: number,
             time,
             packets: 1,
-            token: segment.options.and_then(|options| find(options).ok()?),
+            token: segment.token().ok().flatten(),
             verdict,
             isn: segment.sequence,
             is_used: false,
         });
+    }
+}
+
+/// What becomes of a datagram of a flow whose last valid token was this one.
+fn judge_datagram(
+    verifier: &Verifier<'_>,
+    proven: Option<(Digest, Duration)>,
+    time: Option<Duration>,
+    datagram: &Datagram,
+) -> FlowVerdict {
+    let Some(time) = time else {
+        return FlowVerdict::NoTime;
+    };
+    match (
+        verifier.verify_datagram(datagram, epoch_at(time.as_secs())),
+        proven,
+    ) {
+        (Ok(identity), _) => FlowVerdict::Valid(identity),
+        (Err(Refusal::Missing), Some((identity, at))) => {
+            // A capture whose times go back is of one moment.
+            match time.saturating_sub(at) < DATAGRAM_IDLE {
+                true => FlowVerdict::Proven(identity),
+                false => FlowVerdict::NoSyn,
+            }
+        }
+        (Err(refusal), _) => FlowVerdict::Refused(refusal),
     }
 }
 

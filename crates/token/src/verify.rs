@@ -6,8 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_identity::Digest;
 
 use crate::{
-    Datagram, DatagramStatement, EPOCH_SLACK, IdentityKey, KeyId, Secret, Statement, TokenOption,
-    VERSION, epoch_near, find,
+    Datagram, DatagramStatement, EPOCH_SLACK, IP_KIND, IdentityKey, KeyId, OptionError, Secret,
+    Statement, TokenOption, VERSION,
+    datagram::{EXTENSION_MOST, find_ipv6},
+    epoch_near, find,
+    option::find_kind,
 };
 
 /// IPv6 headers before TCP's that are gone through.
@@ -63,6 +66,9 @@ pub struct Segment<'p> {
     /// What stands between its header and its data; `None`: the header says less than it
     /// has, or more than there is.
     pub options: Option<&'p [u8]>,
+    /// The token in its IP header, where that of a SYN may stand as well, unless the options
+    /// there contradict themselves.
+    pub ip_token: Result<Option<TokenOption>, OptionError>,
 }
 
 impl<'p> Segment<'p> {
@@ -70,6 +76,7 @@ impl<'p> Segment<'p> {
     /// are not gone through.
     pub fn read(packet: &'p [u8]) -> Option<Self> {
         let (source, dest, protocol, transport): (IpAddr, IpAddr, u8, &[u8]);
+        let ip_token;
         match packet.first()? >> 4 {
             4 => {
                 let head: &[u8; 20] = packet.first_chunk()?;
@@ -85,7 +92,9 @@ impl<'p> Segment<'p> {
                 source = Ipv4Addr::from(part(12)?).into();
                 dest = Ipv4Addr::from(part(16)?).into();
                 protocol = head[9];
-                transport = packet.get(usize::from(head[0] & 15) * 4..)?;
+                let length = usize::from(head[0] & 15) * 4;
+                transport = packet.get(length..)?;
+                ip_token = find_kind(&packet[20..length], IP_KIND);
             }
             6 => {
                 let (head, mut rest): (&[u8; 40], _) = packet.split_first_chunk()?;
@@ -93,6 +102,7 @@ impl<'p> Segment<'p> {
                 source = Ipv6Addr::from(part(8)?).into();
                 dest = Ipv6Addr::from(part(24)?).into();
                 let mut next = head[6];
+                let mut options: &[u8] = &[];
                 for _ in 0..CHAIN {
                     // Hop-by-hop options, routing, destination options.
                     if !matches!(next, 0 | 43 | 60) {
@@ -101,9 +111,17 @@ impl<'p> Segment<'p> {
                     let [after, length, ..] = rest else {
                         return None;
                     };
+                    let length = (usize::from(*length) + 1) * 8;
+                    if next == 60 && *after == 6 {
+                        options = rest.get(2..length)?;
+                    }
                     next = *after;
-                    rest = rest.get((usize::from(*length) + 1) * 8..)?;
+                    rest = rest.get(length..)?;
                 }
+                ip_token = match options.len() <= EXTENSION_MOST {
+                    true => find_ipv6(options),
+                    false => Ok(None),
+                };
                 (protocol, transport) = (next, rest);
             }
             _ => return None,
@@ -120,7 +138,20 @@ impl<'p> Segment<'p> {
             sequence: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
             flags: head[13],
             options: transport.get(20..length),
+            ip_token,
         })
+    }
+
+    /// The token of a SYN: that of its TCP options, else that of its IP header.
+    ///
+    /// # Errors
+    /// Options contradict themselves, or there is no whole TCP header.
+    pub fn token(&self) -> Result<Option<TokenOption>, Refusal> {
+        let options = self.options.ok_or(Refusal::Malformed)?;
+        match find(options).map_err(|_| Refusal::Malformed)? {
+            Some(token) => Ok(Some(token)),
+            None => self.ip_token.map_err(|_| Refusal::Malformed),
+        }
     }
 
     /// Does the segment begin a connection?
@@ -158,9 +189,7 @@ impl Verifier<'_> {
     /// # Errors
     /// As above.
     pub fn verify_segment(&self, segment: &Segment<'_>, epoch: u64) -> Result<Digest, Refusal> {
-        let options = segment.options.ok_or(Refusal::Malformed)?;
-        let option = find(options).map_err(|_| Refusal::Malformed)?;
-        self.verify_option(option, epoch, |key_id, epoch, key| {
+        self.verify_option(segment.token()?, epoch, |key_id, epoch, key| {
             Statement {
                 key_id,
                 epoch,

@@ -6,9 +6,9 @@ use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use weir_daemon::{config::Config, token::keys};
 use weir_token::{
-    Digest,
+    Datagram, Digest,
     capture::{CaptureReader, ip_packet},
-    flow_table::{Flow, FlowTable, FlowVerdict},
+    flow_table::{Flow, FlowTable},
     verify::{Segment, Verifier},
 };
 
@@ -25,7 +25,7 @@ pub struct VerifyArgs {
     /// that [token.require] of the configuration names]
     #[arg(long, value_name = "SHA256")]
     aggregate: Vec<Digest>,
-    /// Only connections to this TCP port; may be repeated
+    /// Only connections and datagrams to this port; may be repeated
     #[arg(long, value_name = "PORT")]
     port: Vec<u16>,
     /// Look at the signatures of DAF instead, with the key in this file (its -s), packet by
@@ -40,7 +40,7 @@ pub struct VerifyArgs {
 #[derive(Default)]
 struct Counts {
     packets: u64,
-    /// Not TCP, or a part of a packet.
+    /// Neither TCP nor UDP, or a part of a packet.
     other: u64,
 }
 
@@ -64,7 +64,7 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
     let refused = table
         .flows()
         .iter()
-        .filter(|flow| !matches!(flow.verdict, FlowVerdict::Valid(_)))
+        .filter(|flow| !flow.verdict.passes())
         .count();
     let valid = table.flows().len() - refused;
     if args.place.json {
@@ -123,13 +123,18 @@ fn read(
         counts.packets += 1;
         let ip = ip_packet(packet.link, packet.bytes)
             .with_context(|| format!("packet {}", packet.number))?;
-        let Some(segment) = ip.and_then(Segment::read) else {
+        let is_asked = |port| args.port.is_empty() || args.port.contains(&port);
+        if let Some(segment) = ip.and_then(Segment::read) {
+            if is_asked(segment.dest.1) || is_asked(segment.source.1) {
+                table.add(packet.number, packet.time, &segment, packet.is_shortened);
+            }
+        } else if let Some(datagram) = ip.and_then(Datagram::read) {
+            // Answers have no token.
+            if is_asked(datagram.dest.1) {
+                table.add_datagram(packet.number, packet.time, &datagram);
+            }
+        } else {
             counts.other += 1;
-            continue;
-        };
-        let ends = [segment.dest.1, segment.source.1];
-        if args.port.is_empty() || ends.iter().any(|port| args.port.contains(port)) {
-            table.add(packet.number, packet.time, &segment, packet.is_shortened);
         }
     }
     Ok(())
@@ -147,12 +152,17 @@ fn moment(flow: &Flow) -> Option<jiff::Timestamp> {
     jiff::Timestamp::new(seconds, time.subsec_nanos() as i32).ok()
 }
 
+fn protocol(flow: &Flow) -> &'static str {
+    match flow.is_udp {
+        true => "udp",
+        false => "tcp",
+    }
+}
+
 fn flow_json(flow: &Flow) -> Value {
-    let identity = match flow.verdict {
-        FlowVerdict::Valid(identity) => Some(identity.to_string()),
-        _ => None,
-    };
+    let identity = flow.verdict.identity().map(|identity| identity.to_string());
     json!({
+        "protocol": protocol(flow),
         "client": endpoint(flow.client),
         "server": endpoint(flow.server),
         "verdict": flow.verdict.name(),
@@ -180,14 +190,14 @@ fn print(
         .flows()
         .iter()
         .map(|flow| {
-            let identity = match flow.verdict {
-                FlowVerdict::Valid(identity) => identity.to_string(),
-                _ => "-".to_owned(),
-            };
+            let identity = flow.verdict.identity();
+            let identity = identity.map_or_else(|| "-".to_owned(), |it| it.to_string());
             vec![
                 flow.packet.to_string(),
+                protocol(flow).to_owned(),
                 endpoint(flow.client),
                 endpoint(flow.server),
+                flow.packets.to_string(),
                 flow.verdict.name().to_owned(),
                 flow.token
                     .map_or_else(|| "-".to_owned(), |token| token.key_id.to_string()),
@@ -196,18 +206,29 @@ fn print(
         })
         .collect();
     if !rows.is_empty() {
-        let head = ["PACKET", "CLIENT", "SERVER", "VERDICT", "KEY", "AGGREGATE"];
+        let head = [
+            "PACKET",
+            "PROTOCOL",
+            "CLIENT",
+            "SERVER",
+            "PACKETS",
+            "VERDICT",
+            "KEY",
+            "AGGREGATE",
+        ];
         show::table(&head, &rows)?;
     }
+    let datagrams = table.flows().iter().filter(|flow| flow.is_udp).count();
     show::line(format!(
-        "{} connections: {valid} valid, {refused} refused; {} packets, {} of them not TCP or not whole",
-        table.flows().len(),
+        "{} connections, {} flows of datagrams by verdict: {valid} valid, {refused} refused; {} packets, {} of them neither TCP nor UDP, or not whole",
+        table.flows().len() - datagrams,
+        datagrams,
         counts.packets,
         counts.other
     ))?;
     if table.beyond() > 0 {
         show::line(format!(
-            "{} packets of more connections than can be told apart ({}): give --port",
+            "{} packets of more connections and flows than can be told apart ({}): give --port",
             table.beyond(),
             weir_token::flow_table::MAX_FLOWS
         ))?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{KeyId, Secret, Statement, VERSION};
+use crate::{DatagramStatement, KeyId, OptionError, Secret, Statement, VERSION};
 
 const SYN: u8 = 0x02;
 const SYN_ACK: u8 = 0x12;
@@ -66,6 +66,7 @@ fn segment(
         sequence,
         flags,
         options: Some(options),
+        ip_token: Ok(None),
     }
 }
 
@@ -127,6 +128,131 @@ fn each_connection_has_one_verdict() {
         verdicts(&table)[4..],
         ["no-flow", "no-flow", "no-time", "shortened", "malformed"]
     );
+}
+
+impl Maker {
+    /// A datagram with a token, by the time of [`TIME`].
+    fn datagram(&self, source: Endpoint, dest: Endpoint) -> Datagram {
+        let epoch = epoch_at(TIME.unwrap().as_secs());
+        let statement = DatagramStatement {
+            key_id: self.id,
+            epoch,
+            source,
+            dest,
+        };
+        let token = TokenOption {
+            version: VERSION,
+            key_id: self.id.number(),
+            epoch: epoch as u16,
+            tag: [7; 4],
+            mac: statement.mac(&self.secret.identity_key(self.id, &self.identity)),
+        };
+        Datagram {
+            source,
+            dest,
+            token: Ok(Some(token)),
+        }
+    }
+}
+
+#[test]
+fn datagrams_have_a_verdict_each() {
+    for addresses in [["192.0.2.1", "192.0.2.9"], ["2001:db8::1", "2001:db8::9"]] {
+        let maker = Maker::new();
+        let mut table = maker.table();
+        let [client, server] = [end(addresses[0], 5000), end(addresses[1], 53)];
+        let good = maker.datagram(client, server);
+        let bare = Datagram {
+            token: Ok(None),
+            ..good
+        };
+        let after = |seconds| Some(TIME.unwrap() + Duration::from_secs(seconds));
+        // One without before the first token, answers, and without until two minutes after.
+        for (time, datagram) in [
+            (TIME, bare),
+            (TIME, good),
+            (
+                TIME,
+                Datagram {
+                    source: server,
+                    dest: client,
+                    ..bare
+                },
+            ),
+            (after(1), bare),
+            (after(119), bare),
+            (after(120), bare),
+            (after(2), good),
+            // What is wrong is refused, whatever came before.
+            (
+                after(3),
+                Datagram {
+                    source: (client.0, 5001),
+                    ..good
+                },
+            ),
+            (
+                after(3),
+                Datagram {
+                    token: Err(OptionError::Several),
+                    ..good
+                },
+            ),
+            (after(300), good),
+            (None, good),
+        ] {
+            table.add_datagram(1, time, &datagram);
+        }
+        let rows = table.flows().iter();
+        let rows: Vec<_> = rows
+            .map(|flow| (flow.client.1, flow.verdict.name(), flow.packets))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (5000, "missing", 1),
+                (5000, "valid", 2),
+                (5000, "proven", 2),
+                (5000, "no-flow", 1),
+                (5001, "wrong-mac", 1),
+                (5000, "malformed", 1),
+                (5000, "other-epoch", 1),
+                (5000, "no-time", 1),
+            ]
+        );
+        assert!(table.flows().iter().all(|flow| flow.is_udp));
+        let proven = table.flows().iter().filter(|flow| flow.verdict.passes());
+        assert_eq!(proven.count(), 2);
+        // A token of a SYN between the same ends is none of a datagram.
+        let of_syn = maker.options(client, server, 0);
+        let stolen = Datagram {
+            token: crate::find(&of_syn).map_err(|_| OptionError::Several),
+            ..good
+        };
+        table.add_datagram(9, TIME, &stolen);
+        assert_eq!(table.flows()[8].verdict.name(), "wrong-mac");
+    }
+}
+
+#[test]
+fn flows_of_datagrams_beyond_the_limit_are_counted() {
+    let maker = Maker::new();
+    let mut table = maker.table();
+    let server = end("192.0.2.9", 53);
+    let datagram = |number: u32| Datagram {
+        source: (IpAddr::from(std::net::Ipv4Addr::from_bits(number)), 1),
+        dest: server,
+        token: Ok(None),
+    };
+    for number in 0..MAX_FLOWS as u32 + 3 {
+        table.add_datagram(1, TIME, &datagram(number));
+    }
+    // Another verdict of one that is known has no room either.
+    table.add_datagram(1, None, &datagram(0));
+    table.add_datagram(1, TIME, &datagram(0));
+    assert_eq!((table.flows().len(), table.beyond()), (MAX_FLOWS, 4));
+    assert_eq!(table.flows()[0].packets, 2);
+    assert_eq!(table.datagrams.len(), MAX_FLOWS);
 }
 
 #[test]
