@@ -4,9 +4,13 @@
 
 #[path = "root_token/app_rules.rs"]
 mod app_rules;
+#[path = "root_token/captures.rs"]
+mod captures;
 mod common;
 #[path = "root_token/conditions.rs"]
 mod conditions;
+#[path = "root_token/conduits.rs"]
+mod conduits;
 #[path = "root_token/datagrams.rs"]
 mod datagrams;
 #[path = "root_token/frames.rs"]

@@ -34,6 +34,11 @@
 #define TOKEN_SIGN_TO 255
 /* The same of sign_udp_to. */
 #define TOKEN_SIGN_UDP_TO 254
+/* Where tokens stand that go to a network of sign_to or sign_udp_to: the value of
+ * token_networks. Nowhere: a network in a larger one to which they go. */
+#define TOKEN_BY_NOTHING    0
+#define TOKEN_BY_TCP_OPTION 1
+#define TOKEN_BY_IP_OPTION  2 /* of IPv6: a destination option */
 /* Identities that requirements name, and these for each key. */
 #define TOKEN_IDENTITIES 1024
 #define TOKEN_CLAIMS	 16384
@@ -100,7 +105,8 @@ struct token_socket {
 	__u32 changes;	   /* ident_socket.changes when its holders were looked at */
 	__u8 is_signed;
 	__u8 had_callbacks; /* BPF_SOCK_OPS_WRITE_HDR_OPT_CB was on before */
-	__u8 pad[2];
+	__u8 conduit;	    /* TOKEN_BY_TCP_OPTION, TOKEN_BY_IP_OPTION */
+	__u8 pad;
 };
 
 struct token_control {
@@ -235,6 +241,14 @@ enum token_udp_signing {
 			    */
 	TOKEN_UDP_BROKEN,  /* dropped: the kernel failed with a part of it written */
 	TOKEN_UDP_SIGNINGS,
+};
+
+/* Tables of flows of datagrams (TOKEN_DATAGRAM_FLOWS). */
+enum token_udp_table {
+	TOKEN_UDP_PROVEN, /* whose sender has proved himself */
+	TOKEN_UDP_OWN,	  /* that a program here has begun */
+	TOKEN_UDP_LOGGED, /* that a requirement only logs */
+	TOKEN_UDP_TABLES,
 };
 
 _Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");

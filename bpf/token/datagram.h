@@ -12,8 +12,6 @@
 #include "token/verify.h"
 
 #define IDLE_NS (TOKEN_DATAGRAM_IDLE * 1000000000ull)
-/* Bytes of a destination options header that are looked through. */
-#define EXTENSION_MOST 62
 
 /* As token_ports, of UDP. */
 struct {
@@ -59,6 +57,23 @@ struct {
 	__type(value, __u64);
 } token_udp_logged SEC(".maps");
 
+/* Flows that each table (enum token_udp_table) has taken: those that are not there any
+ * more had to go for others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TOKEN_UDP_TABLES);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_udp_taken SEC(".maps");
+
+static __always_inline void count_taken(__u32 table)
+{
+	__u64 *number = bpf_map_lookup_elem(&token_udp_taken, &table);
+
+	if (number)
+		__sync_fetch_and_add(number, 1);
+}
+
 static __always_inline int is_fresh(__u64 at)
 {
 	return bpf_ktime_get_boot_ns() - at < IDLE_NS;
@@ -82,14 +97,15 @@ static __always_inline int keep_on(void *flows, const struct token_flow_key *flo
 	return 1;
 }
 
-static __always_inline void keep(void *flows, const struct token_flow_key *flow)
+static __always_inline void keep(void *flows, const struct token_flow_key *flow,
+				 enum token_udp_table table)
 {
 	__u64 now = bpf_ktime_get_boot_ns(), *at = bpf_map_lookup_elem(flows, flow);
 
 	if (at)
 		*at = now;
-	else
-		bpf_map_update_elem(flows, flow, &now, BPF_ANY);
+	else if (!bpf_map_update_elem(flows, flow, &now, BPF_ANY))
+		count_taken(table);
 }
 
 /* 0: it is a UDP datagram. A token is looked for among the options of IPv4, or in the
@@ -201,7 +217,9 @@ static __noinline enum token_outcome judge_datagram(struct __sk_buff *skb,
 	}
 	copy_identity(fresh.identity, packet->identity);
 	fresh.at = bpf_ktime_get_boot_ns();
-	bpf_map_update_elem(&token_udp_proven, &packet->flow, &fresh, BPF_ANY);
+	if (!bpf_map_update_elem(&token_udp_proven, &packet->flow, &fresh, BPF_ANY) &&
+	    !flow)
+		count_taken(TOKEN_UDP_PROVEN);
 	return TOKEN_VALID;
 }
 
@@ -226,7 +244,7 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 		packet.flow.dest_port = port;
 		if (!finish(control, &packet, TOKEN_MALFORMED, search.found - 1))
 			return 0;
-		keep(&token_udp_logged, &packet.flow);
+		keep(&token_udp_logged, &packet.flow, TOKEN_UDP_LOGGED);
 		return 1;
 	}
 	if (!search.found)
@@ -238,7 +256,7 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 	if (!finish(control, &packet, outcome, search.found))
 		return 0;
 	if (outcome >= TOKEN_MISSING)
-		keep(&token_udp_logged, &packet.flow);
+		keep(&token_udp_logged, &packet.flow, TOKEN_UDP_LOGGED);
 	return 1;
 }
 
@@ -279,7 +297,7 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 	search.second = control->generation & 1;
 	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
 	if (search.found && !keep_on(&token_udp_own, &flow) && is_settled(flow.dest_port))
-		keep(&token_udp_own, &flow);
+		keep(&token_udp_own, &flow, TOKEN_UDP_OWN);
 	return 1;
 }
 

@@ -14,9 +14,10 @@
 #include "abi/identity.h"
 #include "token/siphash.h"
 
-#define AF_INET	    2
-#define SYN_AND_ACK 0x12
-#define SYN	    0x02
+#define AF_INET	     2
+#define SYN_AND_ACK  0x12
+#define SYN	     0x02
+#define TCP_SYN_SENT 2
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

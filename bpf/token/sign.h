@@ -108,12 +108,14 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	struct token_socket *socket;
 	__u8 local[16] = {};
+	__u32 *conduit;
 
 	if (!control || !sk)
 		return;
 	network.networks = control->generation << 8 | TOKEN_SIGN_TO;
 	read_addresses(ctx, local, network.addr);
-	if (!bpf_map_lookup_elem(&token_networks, &network))
+	conduit = bpf_map_lookup_elem(&token_networks, &network);
+	if (!conduit || *conduit == TOKEN_BY_NOTHING)
 		return;
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!socket) {
@@ -121,6 +123,9 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 		return;
 	}
 	socket->is_signed = 0;
+	socket->conduit = *conduit;
+	if (socket->conduit == TOKEN_BY_IP_OPTION) /* sign_datagram.h */
+		return;
 	socket->had_callbacks =
 		(ctx->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) != 0;
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
@@ -136,7 +141,7 @@ static __always_inline void end_handshake(struct bpf_sock_ops *ctx)
 	if (!sk)
 		return;
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
-	if (socket && !socket->had_callbacks)
+	if (socket && socket->conduit != TOKEN_BY_IP_OPTION && !socket->had_callbacks)
 		bpf_sock_ops_cb_flags_set(ctx,
 					  ctx->bpf_sock_ops_cb_flags &
 						  ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
@@ -147,10 +152,12 @@ static __always_inline void make_room(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct ident_socket *socket;
+	struct token_socket *signs;
 
 	if (!sk || (ctx->skb_tcp_flags & SYN_AND_ACK) != SYN)
 		return;
-	if (!bpf_sk_storage_get(&token_sockets, sk, 0, 0))
+	signs = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
+	if (!signs || signs->conduit == TOKEN_BY_IP_OPTION)
 		return;
 	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!socket || !signer_of(socket)) {
@@ -159,6 +166,17 @@ static __always_inline void make_room(struct bpf_sock_ops *ctx)
 	}
 	if (bpf_reserve_hdr_opt(ctx, TOKEN_BYTES, 0))
 		count_signing(TOKEN_NO_ROOM);
+}
+
+/* The SYN has its token: the connection is of this program from now on. */
+static __always_inline void note_signed(struct token_socket *socket,
+					const struct ident_socket *holders,
+					const struct token_signer *signer)
+{
+	copy_identity(socket->identity, signer->identity);
+	socket->changes = holders->changes;
+	socket->is_signed = 1;
+	count_signing(TOKEN_SIGNED);
 }
 
 static __always_inline void write_token(struct bpf_sock_ops *ctx)
@@ -179,7 +197,7 @@ static __always_inline void write_token(struct bpf_sock_ops *ctx)
 	input.statement.source_port = tcp->source;
 	input.statement.dest_port = tcp->dest;
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
-	if (!socket)
+	if (!socket || socket->conduit == TOKEN_BY_IP_OPTION)
 		return;
 	holders = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!holders)
@@ -206,10 +224,7 @@ static __always_inline void write_token(struct bpf_sock_ops *ctx)
 		count_signing(TOKEN_NO_ROOM);
 		return;
 	}
-	copy_identity(socket->identity, signer->identity);
-	socket->changes = holders->changes;
-	socket->is_signed = 1;
-	count_signing(TOKEN_SIGNED);
+	note_signed(socket, holders, signer);
 }
 
 SEC("sockops")

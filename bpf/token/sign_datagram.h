@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* UDP on the side that signs: a datagram gets its token where it leaves an interface, as
  * an option of IPv4, or in an IPv6 destination options header before UDP's. Who sends was
- * noted at its socket a moment ago, in the sender's context ([app] at egress).
+ * noted at its socket a moment ago, in the sender's context ([app] at egress). So does
+ * the SYN of a connection to where TCP options do not get (TOKEN_BY_IP_OPTION).
  *
  * A datagram never gets longer than the device and the path take: then it leaves as it
  * was. Checksums of UDP stay right, computed or not, for nothing of what they cover
@@ -29,7 +30,7 @@ struct {
 	__type(value, __u64);
 } token_udp_signings SEC(".maps");
 
-/* As it stands before a UDP header of IPv6. */
+/* As it stands before a UDP or TCP header of IPv6. */
 struct token_extension {
 	__u8 next;
 	__u8 len;
@@ -39,12 +40,12 @@ struct token_extension {
 
 _Static_assert(sizeof(struct token_extension) == TOKEN_EXTENSION, "abi");
 
-/* A datagram as far as it counts here. */
+/* A datagram or SYN as far as it counts here. */
 struct leaving_datagram {
-	union token_input input;
+	union token_input input; /* its protocol is that of the socket */
 	struct token_network to;
 	__u32 l2;    /* bytes of the link-layer header */
-	__u32 l4;    /* offset of the UDP header */
+	__u32 l4;    /* offset of the UDP or TCP header */
 	__u32 bytes; /* from the IP header on */
 	__u32 more;  /* that it is to get */
 	__u32 v4;
@@ -60,13 +61,28 @@ static __always_inline int count_udp_signing(enum token_udp_signing what)
 	return what == TOKEN_UDP_BROKEN ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* Do tokens of datagrams go to p->to.addr? */
+/* Counts a SYN (of `socket`) or a datagram without a token, or the latter with one. */
+static __always_inline int count_leaving(const struct token_socket *socket,
+					 enum token_udp_signing what)
+{
+	if (!socket)
+		return count_udp_signing(what);
+	count_signing(what == TOKEN_UDP_NO_SIGNER ? TOKEN_NO_SIGNER : TOKEN_NO_ROOM);
+	return what == TOKEN_UDP_BROKEN ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* Do tokens of datagrams go to p->to.addr? Of a SYN its socket knows. */
 static __always_inline int is_signed_to(struct leaving_datagram *p,
 					const struct token_control *control)
 {
+	__u32 *conduit;
+
+	if (p->input.statement.protocol == IPPROTO_TCP)
+		return 1;
 	p->to.bits = 32 + 128;
 	p->to.networks = control->generation << 8 | TOKEN_SIGN_UDP_TO;
-	return bpf_map_lookup_elem(&token_networks, &p->to) != NULL;
+	conduit = bpf_map_lookup_elem(&token_networks, &p->to);
+	return conduit && *conduit != TOKEN_BY_NOTHING;
 }
 
 /* Has a program of ours been here before, at a device above this one? */
@@ -84,13 +100,14 @@ static __noinline enum token_udp_signing read_leaving(struct __sk_buff *skb,
 						      struct leaving_datagram *p,
 						      const struct token_control *control)
 {
+	__u8 protocol = p->input.statement.protocol;
 	__u32 l2 = p->l2;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
 		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.version != 4 ||
-		    ip.protocol != IPPROTO_UDP)
+		    ip.protocol != protocol)
 			return TOKEN_UDP_SIGNINGS;
 		map_v4(p->to.addr, ip.daddr);
 		if (!is_signed_to(p, control) || ip.frag_off & bpf_htons(OFFSET))
@@ -127,7 +144,7 @@ static __noinline enum token_udp_signing read_leaving(struct __sk_buff *skb,
 		if (ip.nexthdr == IPPROTO_DSTOPTS &&
 		    has_token(skb, at + TOKEN_EXTENSION - TOKEN_BYTES, TOKEN_BYTES - 2))
 			return TOKEN_UDP_SIGNINGS;
-		if (ip.nexthdr != IPPROTO_UDP)
+		if (ip.nexthdr != protocol)
 			return TOKEN_UDP_NO_ROOM;
 		__builtin_memcpy(p->input.statement.source, &ip.saddr, 16);
 		p->more = TOKEN_EXTENSION;
@@ -210,7 +227,7 @@ write_ipv6(struct __sk_buff *skb, const struct leaving_datagram *p,
 	   const struct token_option *option, __u64 flags)
 {
 	struct token_extension extension = {
-		.next = IPPROTO_UDP,
+		.next = p->input.statement.protocol,
 		.len = TOKEN_EXTENSION / 8 - 1,
 		.padding = {1, 0}, /* PadN of two bytes */
 		.option = *option,
@@ -230,10 +247,23 @@ write_ipv6(struct __sk_buff *skb, const struct leaving_datagram *p,
 	return TOKEN_UDP_SIGNED;
 }
 
+/* The SYN of this connection begins at p->l4? */
+static __always_inline int read_syn(struct __sk_buff *skb, struct leaving_datagram *p)
+{
+	__u8 flags;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + 13, &flags, 1) ||
+	    (flags & SYN_AND_ACK) != SYN)
+		return 0;
+	return !bpf_skb_load_bytes(skb, p->l4 + offsetof(struct tcphdr, seq),
+				   &p->input.statement.isn, 4);
+}
+
 static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 {
 	struct token_control *control = control_get();
 	struct leaving_datagram p = {.l2 = l2};
+	struct token_socket *socket = NULL;
 	struct token_option option = {};
 	struct bpf_sock *sk = skb->sk;
 	struct ident_socket *holders;
@@ -245,31 +275,40 @@ static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 	if (!sk || !control)
 		return TC_ACT_UNSPEC;
 	sk = bpf_sk_fullsock(sk);
-	if (!sk || (sk->family != AF_INET && sk->family != AF_INET6) ||
-	    sk->protocol != IPPROTO_UDP || sk->type != SOCK_DGRAM)
+	if (!sk || (sk->family != AF_INET && sk->family != AF_INET6))
 		return TC_ACT_UNSPEC;
+	if (sk->protocol == IPPROTO_TCP) {
+		if (sk->state != TCP_SYN_SENT)
+			return TC_ACT_UNSPEC;
+		socket = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
+		if (!socket || socket->conduit != TOKEN_BY_IP_OPTION)
+			return TC_ACT_UNSPEC;
+	} else if (sk->protocol != IPPROTO_UDP || sk->type != SOCK_DGRAM) {
+		return TC_ACT_UNSPEC;
+	}
+	p.input.statement.protocol = sk->protocol;
 	/* Beyond the control group nobody signs. */
 	holders = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!holders || skb->len < l2)
 		return TC_ACT_UNSPEC;
 	what = read_leaving(skb, &p, control);
-	if (what == TOKEN_UDP_SIGNINGS)
+	if (what == TOKEN_UDP_SIGNINGS ||
+	    (socket && what == TOKEN_UDP_SIGNED && !read_syn(skb, &p)))
 		return TC_ACT_UNSPEC;
 	/* A tunnel's datagram around one that a program sends is not the program's. */
 	if (what == TOKEN_UDP_SIGNED &&
 	    bpf_ntohs(p.input.statement.source_port) != sk->src_port)
 		what = TOKEN_UDP_NO_SIGNER;
 	if (what != TOKEN_UDP_SIGNED)
-		return count_udp_signing(what);
+		return count_leaving(socket, what);
 	signer = signer_of(holders);
 	if (!signer)
-		return count_udp_signing(TOKEN_UDP_NO_SIGNER);
+		return count_leaving(socket, TOKEN_UDP_NO_SIGNER);
 	if (!has_room(skb, &p))
-		return count_udp_signing(TOKEN_UDP_TOO_BIG);
+		return count_leaving(socket, TOKEN_UDP_TOO_BIG);
 	epoch = epoch_now();
 	p.input.statement.version = TOKEN_VERSION;
 	p.input.statement.key = signer->key_id;
-	p.input.statement.protocol = IPPROTO_UDP;
 	p.input.statement.epoch = bpf_cpu_to_be64(epoch);
 	mac = mac_of(&signer->key, &p.input);
 	option.exid = bpf_htons(TOKEN_EXID);
@@ -283,7 +322,11 @@ static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 		flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	what = p.v4 ? write_ipv4(skb, &p, &option, flags)
 		    : write_ipv6(skb, &p, &option, flags);
-	return count_udp_signing(what);
+	if (socket && what == TOKEN_UDP_SIGNED) {
+		note_signed(socket, holders, signer);
+		return TC_ACT_UNSPEC;
+	}
+	return count_leaving(socket, what);
 }
 
 /* At a device whose frames have an Ethernet header. */

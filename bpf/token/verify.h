@@ -9,13 +9,14 @@
 
 #include "token/maps.h"
 
-#define TCP_SYN_SENT 2
-#define TCP_LISTEN   10
-#define SOCK_STREAM  1
-#define SOCK_DGRAM   2
+#define TCP_LISTEN  10
+#define SOCK_STREAM 1
+#define SOCK_DGRAM  2
 /* IPv6 headers before TCP's that are gone through. */
 #define CHAIN	     6
 #define OPTIONS_MOST 40
+/* Bytes of a destination options header that are looked through. */
+#define EXTENSION_MOST 62
 /* Refused packets that are kept, of all outcomes. */
 #define KEPT_OF_ALL (TOKEN_OUTCOMES * TOKEN_KEPT)
 
@@ -99,6 +100,9 @@ struct token_packet {
 	struct token_flow_key flow;
 	__u32 transport; /* offset of the TCP header */
 	__u32 token;	 /* of a datagram: offset of its token; 0: it has none */
+	/* Of a segment: where the options of IPv4 are, or those of the IPv6 destination
+	 * options header right before TCP's, and how many bytes of them. */
+	__u32 ip_options, ip_options_len;
 	struct tcphdr tcp;
 	__u8 identity[16]; /* whose token it has, if that is right */
 	__u8 protocol;	   /* IPPROTO_TCP or IPPROTO_UDP */
@@ -141,6 +145,8 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct token_packe
 		if (at != sizeof(headers.ip) &&
 		    bpf_skb_load_bytes(skb, at, &packet->tcp, sizeof(packet->tcp)))
 			return -1;
+		packet->ip_options = sizeof(headers.ip);
+		packet->ip_options_len = at - sizeof(headers.ip);
 	} else {
 		struct token_headers6 headers;
 
@@ -161,6 +167,10 @@ static __always_inline int read_packet(struct __sk_buff *skb, struct token_packe
 				break;
 			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
 				return -1;
+			if (next == IPPROTO_DSTOPTS && head[0] == IPPROTO_TCP) {
+				packet->ip_options = at + 2;
+				packet->ip_options_len = head[1] * 8 + 6;
+			}
 			next = head[0];
 			at += (head[1] + 1) * 8;
 		}
@@ -220,6 +230,31 @@ static long scan_option(__u32 number, struct token_scan *scan)
 	}
 	scan->at = at + len;
 	return 0;
+}
+
+/* The same in the IP header of a SYN. */
+static __noinline enum token_outcome read_ip_option(struct __sk_buff *skb,
+						    const struct token_packet *packet,
+						    struct token_option *option)
+{
+	struct token_scan scan = {.kind = TOKEN_IP_KIND, .len = packet->ip_options_len};
+	__u32 begin = packet->ip_options, more = scan.len - 1;
+
+	scan.is_ipv6 = skb->protocol != bpf_htons(ETH_P_IP);
+	/* As in read_option. */
+	barrier_var(more);
+	if (more >= EXTENSION_MOST)
+		return TOKEN_MISSING;
+	if (bpf_skb_load_bytes(skb, begin, scan.bytes, more + 1))
+		return TOKEN_MALFORMED;
+	bpf_loop(EXTENSION_MOST, scan_option, &scan, 0);
+	if (scan.is_bad)
+		return TOKEN_MALFORMED;
+	if (!scan.found)
+		return TOKEN_MISSING;
+	if (bpf_skb_load_bytes(skb, begin + scan.found - 1, option, sizeof(*option)))
+		return TOKEN_MALFORMED;
+	return TOKEN_VALID;
 }
 
 /* TOKEN_VALID: there is one, in `option`. */
@@ -323,6 +358,8 @@ static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 	enum token_outcome outcome = read_option(skb, packet, &option);
 	struct token_flow flow = {}, *before;
 
+	if (outcome == TOKEN_MISSING && packet->ip_options_len)
+		outcome = read_ip_option(skb, packet, &option);
 	if (outcome != TOKEN_VALID)
 		return outcome;
 	outcome = verify_token(packet, &option, control, requirement);

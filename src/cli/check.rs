@@ -6,11 +6,13 @@ use weir_daemon::{
     balance::{self, config::Emergency},
     config::Config,
     identity::{self, AppConfig, SshLogin, Verdict},
-    jails, watch,
+    jails,
+    token::conduits,
+    watch,
 };
 use weir_enforce::{BackendChoice, FLOW_BYTES};
 
-use super::{Common, ExitAnswer, show};
+use super::{Common, ExitAnswer, show, status};
 
 /// Check the configuration as start and reload do
 ///
@@ -83,6 +85,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
             }),
             "vrrp": names(|c| c.routers.iter().map(|r| r.name.as_str()).collect()),
             "app": config.as_ref().and_then(|c| Some(app_json(c.app.as_ref()?))),
+            "conduits": config.as_ref().and_then(|c| Some(conduits(c.token.as_ref()?))),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
                 decoy.flat_map(|d| &d.typed).map(String::as_str).collect()
@@ -193,6 +196,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
     if let Some(app) = &config.app {
         lines.push(("programs", rules_about_programs(app)));
     }
+    let tokens = config.token.as_ref().map(conduits).unwrap_or_default();
+    let shown = tokens.iter().map(|to| status::token_conduit(&json!(to)));
+    lines.push(("tokens", shown.collect()));
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
     lines.push(("sinks", sinks.collect()));

@@ -3,6 +3,8 @@
 mod jail;
 mod token;
 
+pub use token::conduit as token_conduit;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};

@@ -21,10 +21,10 @@ use super::{
 };
 
 const PROGRAMS: [&str; 3] = ["/usr/bin/python3", "/usr/bin/perl", "ip"];
-const SERVER: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
+pub const SERVER: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
 /// The port that wants tokens, and one that does not.
-const PORT: u16 = 5300;
-const OPEN: u16 = 5301;
+pub const PORT: u16 = 5300;
+pub const OPEN: u16 = 5301;
 
 const SENDERS: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/python3\", \"/usr/bin/perl\"]\n";
 
@@ -81,18 +81,18 @@ $s->send('hello'); $s->recv(my $said, 100); print $said ? 'answer' : 'silence';
 ";
 
 /// A client and a third host at one router, which leads to a server.
-struct Lab {
+pub struct Lab {
     _serve: Child,
-    client: Host,
-    server: Host,
-    other: Namespace,
-    router: Namespace,
+    pub client: Host,
+    pub server: Host,
+    pub other: Namespace,
+    pub router: Namespace,
     veths: Vec<Veth>,
     net: Net,
 }
 
 impl Lab {
-    fn new(name: &str) -> Option<Self> {
+    pub fn new(name: &str) -> Option<Self> {
         if cannot_run(&PROGRAMS) {
             return None;
         }
@@ -147,7 +147,7 @@ impl Lab {
     }
 
     /// The client signs to the server, which wants tokens of python3.
-    fn start(&mut self, more: &str) -> String {
+    pub fn start(&mut self, more: &str) -> String {
         self.start_with(SENDERS, more)
     }
 
@@ -177,7 +177,7 @@ impl Lab {
         ));
     }
 
-    fn ask(&self, address: &str, port: u16, mode: &str, sizes: &[u32]) -> String {
+    pub fn ask(&self, address: &str, port: u16, mode: &str, sizes: &[u32]) -> String {
         let (port, sizes) = (port.to_string(), sizes.iter().map(u32::to_string));
         let sizes: Vec<_> = sizes.collect();
         let head = [address, &port, mode];
@@ -185,7 +185,7 @@ impl Lab {
         self.client.python(ASK, &args).trim().to_owned()
     }
 
-    fn perl(&self, from: Option<&Namespace>, address: &str, port: u16) -> String {
+    pub fn perl(&self, from: Option<&Namespace>, address: &str, port: u16) -> String {
         let port = port.to_string();
         let words = ["/usr/bin/perl", "-e", PERL, address, &port];
         let done = match from {

@@ -145,7 +145,11 @@ s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)); s.bind(('
 print('ready', flush=True)
 while True:
     f = s.recv(4096)
-    tcp = 34 if f[12:14] == b'\\x08\\x00' and f[23] == 6 else 54 if f[12:14] == b'\\x86\\xdd' and f[20] == 6 else 0
+    tcp = 0
+    if f[12:14] == b'\\x08\\x00' and f[23] == 6: tcp = 14 + (f[14] & 15) * 4
+    if f[12:14] == b'\\x86\\xdd' and f[20] == 6: tcp = 54
+    # Behind destination options.
+    if f[12:14] == b'\\x86\\xdd' and f[20] == 60 and f[54] == 6: tcp = 54 + (f[55] + 1) * 8
     if tcp and f[tcp + 2:tcp + 4] == port and f[tcp + 13] & 0x12 == 2:
         print(f.hex(), flush=True); break
 ";

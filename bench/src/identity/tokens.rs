@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use weir_bpf::{
     identity::{CgroupAt, Handle, Identity},
-    token::{self, Claim, Requirement, TokenPolicy},
+    token::{self, Claim, Conduit, Requirement, TokenPolicy},
 };
 use weir_core::Prefix;
 use weir_netlab::Namespace;
@@ -119,11 +119,15 @@ impl Tokens {
             TokenUse::Elsewhere => (["192.0.2.1", "2001:db8:1::1"], [ELSEWHERE].as_slice()),
             _ => (["10.9.0.2", "2001:db8::2"], [DISCARD, ACCEPT].as_slice()),
         };
-        let signed_to: Vec<Prefix> = signed_to
-            .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()?;
         let is_udp = matches!(used, TokenUse::Datagrams | TokenUse::DatagramsSigned);
+        let conduit = match is_udp {
+            true => Conduit::IpOption,
+            false => Conduit::TcpOption,
+        };
+        let signed_to: Vec<(Prefix, Conduit)> = signed_to
+            .iter()
+            .map(|text| Ok((text.parse()?, conduit)))
+            .collect::<anyhow::Result<_>>()?;
         let signing = match is_udp {
             true => TokenPolicy {
                 sign_udp_to: signed_to,

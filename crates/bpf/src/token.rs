@@ -11,7 +11,7 @@ mod refused;
 
 pub use datagram_signer::DatagramSigner;
 pub use gate::match_pin;
-pub use policy::{Claim, Requirement, TokenPolicy};
+pub use policy::{Claim, Conduit, Requirement, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
@@ -139,6 +139,29 @@ pub struct DatagramCounts {
     pub broken: u64,
 }
 
+/// A table of flows of datagrams, of which those used last stay.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct FlowTableCounts {
+    /// Flows that are in it.
+    pub present: u64,
+    /// Flows that went because the table was full, and others came.
+    pub evicted: u64,
+}
+
+/// The tables of flows of datagrams; see `enum token_udp_table`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramFlowCounts {
+    /// Flows whose sender has proved himself.
+    pub proven: FlowTableCounts,
+    /// Flows that a program here has begun.
+    pub own: FlowTableCounts,
+    /// Flows that passed because their requirement only logs.
+    pub logged: FlowTableCounts,
+}
+
+/// Flows of each of these tables at most.
+pub const MAX_DATAGRAM_FLOWS: usize = abi::TOKEN_DATAGRAM_FLOWS as usize;
+
 /// Its tables, whether or not the programs are attached.
 pub struct Tokens {
     control: MapHandle,
@@ -150,6 +173,9 @@ pub struct Tokens {
     ports: Words,
     udp_ports: Words,
     udp_since: Words,
+    /// In the order of `enum token_udp_table`.
+    udp_flows: [MapHandle; abi::TOKEN_UDP_TABLES as usize],
+    udp_taken: MapHandle,
     requirements: MapHandle,
     claims: MapHandle,
     identities: MapHandle,
@@ -189,6 +215,13 @@ fn remove_stale(map: &MapHandle, is_stale: impl Fn(&[u8]) -> bool) -> Result<()>
         map.delete(key)
             .context(|| "remove what is over from a table of tokens".into())
     })
+}
+
+/// Entries of a hash table of the kernel's.
+fn count_keys(map: &MapHandle) -> Result<u64> {
+    let batches = map.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
+    let batches = batches.context(|| "count the flows of tokens".into())?;
+    Ok(batches.count() as u64)
 }
 
 const OUTCOMES: u32 = abi::TOKEN_OUTCOMES;
@@ -239,8 +272,8 @@ impl Tokens {
             (&policy.sign_udp_to, abi::TOKEN_SIGN_UDP_TO),
         ];
         for (networks, number) in signed_to {
-            for prefix in networks {
-                self.put_network(generation << 8 | number, prefix)?;
+            for (prefix, conduit) in networks {
+                self.put_network(generation << 8 | number, prefix, *conduit as u32)?;
             }
         }
         for port in 0..PORTS {
@@ -251,7 +284,7 @@ impl Tokens {
         for (number, requirement) in policy.requirements.iter().enumerate() {
             let id = generation << 8 | number as u32;
             for prefix in requirement.networks.iter().flatten() {
-                self.put_network(id, prefix)?;
+                self.put_network(id, prefix, 1)?;
             }
             let raw = token_requirement {
                 networks: requirement.networks.as_ref().map_or(0, |_| id),
@@ -375,7 +408,7 @@ impl Tokens {
         })
     }
 
-    fn put_network(&self, networks: u32, prefix: &weir_core::Prefix) -> Result<()> {
+    fn put_network(&self, networks: u32, prefix: &weir_core::Prefix, value: u32) -> Result<()> {
         for (addr, bits) in mapped::keys(*prefix) {
             let key = token_network {
                 bits: 32 + bits,
@@ -383,7 +416,7 @@ impl Tokens {
                 addr,
             };
             self.networks
-                .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
+                .update(bytes_of(&key), &value.to_ne_bytes(), MapFlags::ANY)
                 .context(|| format!("write the network {prefix} of tokens"))?;
         }
         Ok(())
@@ -484,6 +517,25 @@ impl Tokens {
             fragment: read(abi::TOKEN_UDP_FRAGMENT)?,
             refused: read(abi::TOKEN_UDP_REFUSED)?,
             broken: read(abi::TOKEN_UDP_BROKEN)?,
+        })
+    }
+
+    /// How many flows of datagrams there are on the side that verifies.
+    pub fn datagram_flows(&self) -> Result<DatagramFlowCounts> {
+        let read = |table: u32| {
+            // Those that went are those that were taken and are not there: so a flow that
+            // comes in between counts as there.
+            let taken = sum_of(&self.udp_taken, table, "tokens")?;
+            let present = count_keys(&self.udp_flows[table as usize])?;
+            Ok(FlowTableCounts {
+                present,
+                evicted: taken.saturating_sub(present),
+            })
+        };
+        Ok(DatagramFlowCounts {
+            proven: read(abi::TOKEN_UDP_PROVEN)?,
+            own: read(abi::TOKEN_UDP_OWN)?,
+            logged: read(abi::TOKEN_UDP_LOGGED)?,
         })
     }
 

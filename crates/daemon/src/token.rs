@@ -6,6 +6,7 @@
 //! Without a daemon everything stays as it is: programs that are known sign with the key
 //! that they have, and ports want what they wanted.
 
+mod conduits;
 mod interfaces;
 pub mod keys;
 mod status;
@@ -39,9 +40,14 @@ use crate::{
     identity::{Apps, KnownSince, PinPlace},
     threads::Pulse,
 };
+use conduits::Conduits;
+pub use conduits::{ConduitStatus, ProbeFileError, complaints, conduits};
 use interfaces::SigningInterfaces;
 use keys::KeysError;
-pub use status::{DatagramStatus, KeyStatus, RequirementStatus, SigningStatus, TokenStatus};
+pub use status::{
+    DatagramFlowStatus, DatagramStatus, FlowTableStatus, KeyStatus, RequirementStatus,
+    SigningStatus, TokenStatus,
+};
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
 /// How often it is looked who is known: a program that has just become known signs by the
@@ -56,6 +62,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const ABOUT_SIGNING: &str = "token:signing";
 const ABOUT_KERNEL: &str = "token:kernel";
 const ABOUT_INTERFACES: &str = "token:interfaces";
+const ABOUT_CONDUITS: &str = "token:conduits";
 
 /// Why tokens are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +76,9 @@ pub enum TokenError {
         "[token]: there is no key in {0} that is not retired: make one with weir token key new, or copy that of the other hosts"
     )]
     NoKey(PathBuf),
+    /// The measurements of the path cannot be used.
+    #[error("[token]: {0}")]
+    Probe(#[from] ProbeFileError),
     /// The kernel refuses something.
     #[error("[token]: {0}")]
     Kernel(#[from] weir_bpf::Error),
@@ -102,6 +112,8 @@ struct State {
     datagram_signer: Option<kernel::DatagramSigner>,
     signing_at: SigningInterfaces,
     looked: Instant,
+    /// Where tokens to each network stand.
+    conduits: Conduits,
 }
 
 /// The kernel's name for an identity.
@@ -121,7 +133,12 @@ fn signs(config: &TokenConfig) -> bool {
     !config.sign_to.is_empty() || !config.sign_udp_to.is_empty()
 }
 
-fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy {
+fn policy_of(
+    config: &TokenConfig,
+    conduits: &Conduits,
+    keys: &KeyRing,
+    observe: bool,
+) -> TokenPolicy {
     let requirements = config.requirements.iter();
     let requirements = requirements.map(|requirement| kernel::Requirement {
         ports: ranges_of(requirement, Protocol::Tcp),
@@ -145,12 +162,17 @@ fn policy_of(config: &TokenConfig, keys: &KeyRing, observe: bool) -> TokenPolicy
         })
     });
     TokenPolicy {
-        sign_to: config.sign_to.clone(),
-        sign_udp_to: config.sign_udp_to.clone(),
+        sign_to: conduits.kernel(false),
+        sign_udp_to: conduits.kernel(true),
         requirements: requirements.collect(),
         keys: keys.accepted().map(|(id, _)| id.number()).collect(),
         claims: claims.collect(),
     }
+}
+
+/// Where tokens to each network stand, by what this host has and its file says now.
+fn choose_conduits(config: &TokenConfig) -> Result<Conduits, ProbeFileError> {
+    Conduits::choose(config, &conduits::own_addresses(), Timestamp::now())
 }
 
 /// The keys that the configuration names, of which some are good.
@@ -190,13 +212,25 @@ impl Tokens {
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
             }
-            for about in [ABOUT_SIGNING, ABOUT_KERNEL, ABOUT_INTERFACES] {
+            let all = [
+                ABOUT_SIGNING,
+                ABOUT_KERNEL,
+                ABOUT_INTERFACES,
+                ABOUT_CONDUITS,
+            ];
+            for about in all {
                 self.alerts.clear(about);
             }
             return Ok(());
         };
         let keys = accepted_keys(config)?;
-        self.put(&mut state, config, observe, keys)
+        let conduits = match choose_conduits(config) {
+            Ok(conduits) => conduits,
+            // A start does without: what has come from elsewhere keeps no host open.
+            Err(why) if state.is_none() => Conduits::without_file(config, &why),
+            Err(why) => return Err(why.into()),
+        };
+        self.put(&mut state, config, observe, keys, conduits)
     }
 
     /// The keys in force; `None`: there are no tokens.
@@ -219,7 +253,16 @@ impl Tokens {
         let Some(config) = config else {
             return self.apply(None, observe);
         };
-        self.put(&mut self.state(), config, observe, before)?;
+        let mut state = self.state();
+        let in_force = state.as_ref().filter(|state| state.config == *config);
+        let conduits = match in_force {
+            Some(state) => state.conduits.clone(),
+            None => {
+                choose_conduits(config).unwrap_or_else(|why| Conduits::without_file(config, &why))
+            }
+        };
+        self.put(&mut state, config, observe, before, conduits)?;
+        drop(state);
         accepted_keys(config)
             .map(drop)
             .map_err(|unread| TokenError::KeysOfBefore(Box::new(unread)))
@@ -231,6 +274,7 @@ impl Tokens {
         config: &TokenConfig,
         observe: bool,
         keys: KeyRing,
+        conduits: Conduits,
     ) -> Result<(), TokenError> {
         let accepted = keys.accepted().count();
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
@@ -249,9 +293,9 @@ impl Tokens {
             identity.as_deref(),
         )?;
         kernel.put_clock(kernel::clock_offset())?;
-        kernel.put_policy(&policy_of(config, &keys, observe))?;
+        kernel.put_policy(&policy_of(config, &conduits, &keys, observe))?;
         // What can fail comes before the state of before goes.
-        let datagram_signer = match config.sign_udp_to.is_empty() {
+        let datagram_signer = match conduits.by_ip().is_empty() {
             true => None,
             false => loaded.datagram_signer()?,
         };
@@ -264,9 +308,13 @@ impl Tokens {
                 (signers.collect(), SigningInterfaces::default())
             }
         };
-        if datagram_signer.is_none() {
-            loaded.end_signing_udp();
-        }
+        let signing_at = match datagram_signer {
+            Some(_) => signing_at,
+            None => {
+                loaded.end_signing_udp();
+                SigningInterfaces::default()
+            }
+        };
         let mut fresh = State {
             kernel,
             config: config.clone(),
@@ -280,6 +328,7 @@ impl Tokens {
             datagram_signer,
             signing_at,
             looked: Instant::now(),
+            conduits,
         };
         fresh.before.retain(|name, _| {
             let mut requirements = config.requirements.iter();
@@ -303,9 +352,14 @@ impl Tokens {
     }
 
     fn alert_signing(&self, state: &State) {
-        match &state.signing_at.problem {
-            None => self.alerts.clear(ABOUT_INTERFACES),
-            Some(problem) => self.alerts.raise(ABOUT_INTERFACES, problem.clone()),
+        for (about, problem) in [
+            (ABOUT_INTERFACES, &state.signing_at.problem),
+            (ABOUT_CONDUITS, &state.conduits.problem),
+        ] {
+            match problem {
+                None => self.alerts.clear(about),
+                Some(problem) => self.alerts.raise(about, problem.clone()),
+            }
         }
         match !signs(&state.config) || state.signs_with.is_some() {
             true => self.alerts.clear(ABOUT_SIGNING),
@@ -397,8 +451,10 @@ impl State {
     fn follow_interfaces(&mut self) {
         if let Some(datagram_signer) = &self.datagram_signer {
             let now = Instant::now();
+            let networks = self.conduits.by_ip();
+            let named = self.config.interfaces.as_deref();
             self.signing_at =
-                interfaces::follow(datagram_signer, &self.config, &self.signing_at, now);
+                interfaces::follow(datagram_signer, named, &networks, &self.signing_at, now);
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
     identity,
     instance::is_root,
     jails::SourceChoice,
+    token,
 };
 
 /// All obstacles to a start that were found, in words. Makes, writes and mounts nothing.
@@ -47,6 +48,9 @@ pub fn trial(config: &Config) -> Vec<String> {
     }
     if let Some(app) = &config.app {
         found.extend(identity::complaints(app));
+    }
+    if let Some(token) = &config.token {
+        found.extend(token::complaints(token));
     }
     let state = &config.state_dir;
     writable("state_dir", state, &mut found);

@@ -1,6 +1,7 @@
 //! `[token]` and `[token.require.NAME]`: to whom connections and datagrams are signed, and
 //! which ports want a token.
 
+mod conduits;
 mod overlap;
 
 use std::{
@@ -19,6 +20,8 @@ use weir_config::{
 };
 use weir_core::{PortRange, Prefix, Protocol, balance::acl::Who};
 use weir_identity::{AppConfig, Digest, Peer, Rule};
+
+pub use conduits::{Conduit, ProbeUse};
 
 /// Where keys are by default.
 pub const DEFAULT_KEYS: &str = "/etc/weir/token-keys";
@@ -56,7 +59,32 @@ pub const MANUAL: &[Table] = &[
             key(
                 "interfaces",
                 Means("those that routes to sign_udp_to lead to"),
-                "Interfaces by which these datagrams leave.",
+                "Interfaces by which these datagrams leave, and SYNs with their token in the IP header.",
+            ),
+            key(
+                "conduits",
+                Is("[\"tcp-option\"]"),
+                "Where the token of a TCP connection stands: \"tcp-option\", or \"ip-option\", which is an IPv4 option or an IPv6 destination option of the SYN; the preferred one first. Without probe_result it is the first one.",
+            ),
+            key(
+                "probe_result",
+                NONE,
+                "A file of weir-options-probe(1) (--resume), read at the start and at a reload: to each network of sign_to and sign_udp_to in which a site of it is, tokens go by the first conduit that passed to it from this host, or not at all.",
+            ),
+            key(
+                "probe_site",
+                Means("the site that sent from an address of this host"),
+                "What this host is called in probe_result.",
+            ),
+            key(
+                "probe_max_age",
+                Means("with probe_result 90d"),
+                "How old a result of probe_result may be before an alert asks for another one. It is used all the same.",
+            ),
+            key(
+                "probe_pass_percent",
+                Means("with probe_result 90"),
+                "So many of a hundred packets with an option have to arrive with it, or the conduit does not count as passing.",
             ),
             key(
                 "cgroup",
@@ -118,6 +146,10 @@ pub struct TokenConfig {
     pub sign_udp_to: Vec<Prefix>,
     /// The interfaces by which these leave; `None`: those that their routes lead to.
     pub interfaces: Option<Vec<String>>,
+    /// Where tokens of TCP connections may stand, the preferred one first; never empty.
+    pub conduits: Vec<Conduit>,
+    /// What is made of measurements of the path; `None`: the first conduit is taken.
+    pub probe: Option<ProbeUse>,
     /// The directory of the control group; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// Two that are about one port and source want the same.
@@ -152,7 +184,11 @@ pub fn read(
     let sign_to = prefixes(&mut section, "sign_to").unwrap_or_default();
     let sign_udp_line = section.line_of("sign_udp_to").unwrap_or(line);
     let sign_udp_to = prefixes(&mut section, "sign_udp_to").unwrap_or_default();
-    let interfaces = interfaces(&mut section, &sign_udp_to);
+    let conduits = conduits::read(&mut section);
+    let has_datagrams = !sign_udp_to.is_empty() || conduits.contains(&Conduit::IpOption);
+    let interfaces = interfaces(&mut section, has_datagrams);
+    let signs = !sign_to.is_empty() || !sign_udp_to.is_empty();
+    let probe = conduits::read_probe(&mut section, signs);
     let cgroup_line = section.line_of("cgroup").unwrap_or(line);
     let own_cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     for (key, networks, line) in [
@@ -166,7 +202,6 @@ pub fn read(
             );
         }
     }
-    let signs = !sign_to.is_empty() || !sign_udp_to.is_empty();
     let of_app = app.map(|app| app.cgroup.as_deref());
     let rules = app
         .iter()
@@ -233,6 +268,8 @@ pub fn read(
         sign_to,
         sign_udp_to,
         interfaces,
+        conduits,
+        probe,
         cgroup: own_cgroup.or_else(|| of_app.flatten().map(Path::to_owned)),
         requirements: requirements.into_iter().map(|(r, _)| r).collect(),
     })
@@ -346,13 +383,13 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
     }
 }
 
-/// `interfaces`, which are those by which datagrams to `sign_udp_to` leave.
-fn interfaces(section: &mut Section<'_, '_>, sign_udp_to: &[Prefix]) -> Option<Vec<String>> {
+/// `interfaces`, at which packets get tokens in their IP headers, if any do.
+fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>> {
     let list = section.list("interfaces", INTERFACES)?;
-    if sign_udp_to.is_empty() {
+    if !is_any {
         section.error(
             list.line,
-            "interfaces in [token] without sign_udp_to: only tokens of UDP are put in at interfaces; allowed: a sign_udp_to beside it, or no interfaces",
+            "interfaces in [token] without sign_udp_to: only tokens in IP headers are put in at interfaces; allowed: a sign_udp_to beside it, \"ip-option\" in conduits, or no interfaces",
         );
     }
     if list.value.is_empty() || list.value.len() > MAX_INTERFACES {

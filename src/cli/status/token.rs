@@ -2,11 +2,37 @@
 
 use serde_json::Value;
 
-use super::{text, wrapped};
+use super::{super::show, text, wrapped};
 
 fn list(values: &Value) -> String {
     let values = values.as_array().into_iter().flatten();
     values.map(text).collect::<Vec<_>>().join(" ")
+}
+
+/// Where tokens to a network stand, and why there.
+pub fn conduit(to: &Value) -> String {
+    let by = match to["chosen_by"].as_str() {
+        Some("probe") => {
+            let at = match to["measured"].as_str() {
+                Some(at) => format!("the probe of {}", show::moment(at)),
+                None => "a probe".to_owned(),
+            };
+            format!("{at} to {}", list(&to["sites"]))
+        }
+        _ => "the configuration".to_owned(),
+    };
+    let protocol = match to["protocol"].as_str() {
+        Some("udp") => "UDP",
+        _ => "TCP",
+    };
+    let network = text(&to["network"]);
+    match to["conduit"].as_str() {
+        Some("none") => format!("no token by {protocol} to {network}: by {by}"),
+        _ => format!(
+            "tokens by {protocol} to {network} as {}: by {by}",
+            text(&to["conduit"])
+        ),
+    }
 }
 
 /// Keys, the side that signs, and each port that wants a token.
@@ -31,6 +57,9 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             signing["without_room"],
             signing["changed"],
         ))?;
+    }
+    for to in signing["conduits"].as_array().into_iter().flatten() {
+        wrapped(format!("  {}", conduit(to)))?;
     }
     let udp = &signing["udp"];
     if !udp.is_null() {
@@ -67,6 +96,21 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             requirement["dropped"],
             if refused.is_empty() { "" } else { ": " },
             refused.join(", "),
+        ))?;
+    }
+    let flows = &token["datagram_flows"];
+    if !flows.is_null() {
+        let of = |name: &str| {
+            let table = &flows[name];
+            match table["evicted"].as_u64() {
+                Some(0) | None => format!("{} {name}", table["flows"]),
+                Some(gone) => format!("{} {name} ({gone} forgotten for others)", table["flows"]),
+            }
+        };
+        wrapped(format!(
+            "  flows of UDP datagrams: {}, of {} each",
+            ["proven", "own", "logged"].map(of).join(", "),
+            flows["limit"],
         ))?;
     }
     let pin = &token["iptables_match"];

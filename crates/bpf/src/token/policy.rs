@@ -6,6 +6,7 @@ use weir_core::Prefix;
 
 use super::{IdentityPrefix, MAX_CLAIMS, MAX_IDENTITIES, MAX_NETWORKS, MAX_REQUIREMENTS, PORTS};
 use crate::{
+    abi,
     error::{Error, Result},
     mapped,
 };
@@ -36,13 +37,25 @@ pub struct Claim {
     pub identity: IdentityPrefix,
 }
 
+/// Where tokens stand that go to a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Conduit {
+    /// None go there, though a larger network gets them.
+    Nothing = abi::TOKEN_BY_NOTHING,
+    /// In an option of the TCP header of a SYN.
+    TcpOption = abi::TOKEN_BY_TCP_OPTION,
+    /// In an option of the IPv4 header, or an IPv6 destination option: what UDP has.
+    IpOption = abi::TOKEN_BY_IP_OPTION,
+}
+
 /// All that holds for tokens.
 #[derive(Clone, Default)]
 pub struct TokenPolicy {
     /// To whom connections are signed.
-    pub sign_to: Vec<Prefix>,
+    pub sign_to: Vec<(Prefix, Conduit)>,
     /// To whom UDP datagrams are signed.
-    pub sign_udp_to: Vec<Prefix>,
+    pub sign_udp_to: Vec<(Prefix, Conduit)>,
     /// The first one that is about a port and a source decides.
     pub requirements: Vec<Requirement>,
     /// The ids of keys that are accepted.
@@ -76,7 +89,8 @@ impl TokenPolicy {
     pub(super) fn check(&self) -> Result<()> {
         let networks = self.requirements.iter();
         let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
-        let keys = networks.chain(&self.sign_to).chain(&self.sign_udp_to);
+        let signed_to = self.sign_to.iter().chain(&self.sign_udp_to);
+        let keys = networks.chain(signed_to.map(|(prefix, _)| prefix));
         let networks: usize = keys.map(|prefix| mapped::key_count(*prefix)).sum();
         let identities = self.requirements.iter().map(|r| r.identities.len());
         let limits = [

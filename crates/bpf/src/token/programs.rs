@@ -174,6 +174,12 @@ impl Tokens {
             ports: Words::map(maps.token_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             udp_ports: Words::map(maps.token_udp_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             udp_since: Words::map(maps.token_udp_since.as_fd(), 2 * PORTS, "ports of tokens")?,
+            udp_flows: [
+                handle(&maps.token_udp_proven)?,
+                handle(&maps.token_udp_own)?,
+                handle(&maps.token_udp_logged)?,
+            ],
+            udp_taken: handle(&maps.token_udp_taken)?,
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
             identities: handle(&maps.token_identities)?,

@@ -307,7 +307,12 @@ fn root_of_too_many_flows_of_datagrams_the_least_used_go() {
         weir_bpf::abi::TOKEN_ABI
     ));
     let proven = MapHandle::from_pinned_path(pin).unwrap();
-    assert!(proven.keys().count() <= most as usize);
+    let there = proven.keys().count() as u64;
+    assert!(there <= most.into());
+    let counts = tokens.datagram_flows().unwrap();
+    assert_eq!(counts.proven.present, there);
+    assert_eq!(counts.proven.evicted, u64::from(most) + 10_000 - there);
+    assert_eq!((counts.own, counts.logged), Default::default());
     let without = |number| run(&loaded, &frame(&known, client(number), None, 0));
     assert_eq!(without(0), 0);
     assert_eq!(without(most + 9_999), MATCH);

@@ -13,6 +13,8 @@ pub struct TokenMetrics {
     signers: Gauges<0>,
     packets: Totals<2>,
     dropped: Totals<1>,
+    flows: Gauges<1>,
+    evicted: Totals<1>,
 }
 
 impl TokenMetrics {
@@ -44,6 +46,16 @@ impl TokenMetrics {
                 "Packets dropped for want of a valid token.",
                 &["requirement"],
             ),
+            flows: registry.gauges(
+                "weir_token_udp_flows",
+                "Flows of UDP datagrams that are remembered: proven, own (a program here has begun them), logged; 65,536 of each at most.",
+                &["table"],
+            ),
+            evicted: registry.totals(
+                "weir_token_udp_flows_evicted_total",
+                "Flows of UDP datagrams that were forgotten because 65,536 others were used later.",
+                &["table"],
+            ),
         }
     }
 
@@ -73,6 +85,16 @@ impl TokenMetrics {
                 samples.total(self.packets, [&requirement.name, outcome], *count);
             }
             samples.total(self.dropped, [&requirement.name], requirement.dropped);
+        }
+        if let Some(flows) = &token.datagram_flows {
+            for (table, of) in [
+                ("proven", &flows.proven),
+                ("own", &flows.own),
+                ("logged", &flows.logged),
+            ] {
+                samples.gauge(self.flows, [table], of.flows);
+                samples.total(self.evicted, [table], of.evicted);
+            }
         }
     }
 }

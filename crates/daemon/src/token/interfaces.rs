@@ -11,7 +11,8 @@ use weir_bpf::{
     device::{Device, name_of},
     token::DatagramSigner,
 };
-use weir_token::config::{MAX_INTERFACES, TokenConfig};
+use weir_core::Prefix;
+use weir_token::config::MAX_INTERFACES;
 
 use crate::host::interfaces_to;
 
@@ -30,21 +31,22 @@ pub(super) struct SigningInterfaces {
 /// when an address or the state of a line changes.
 const STAYS: Duration = Duration::from_secs(60);
 
-/// Puts the program at the interfaces that should have it, and takes it from all others, if
-/// it is known which those are.
+/// Puts the program at the interfaces that should have it (`named`, else those to which
+/// routes to `networks` lead), and takes it from all others, if it is known which those are.
 pub(super) fn follow(
     datagram_signer: &DatagramSigner,
-    config: &TokenConfig,
+    named: Option<&[String]>,
+    networks: &[Prefix],
     before: &SigningInterfaces,
     now: Instant,
 ) -> SigningInterfaces {
     let mut problems = Vec::new();
     let mut routed = BTreeMap::new();
     let mut is_known = true;
-    let mut names = match &config.interfaces {
-        Some(names) => names.clone(),
+    let mut names = match named {
+        Some(names) => names.to_vec(),
         None => {
-            let found = interfaces_to(&config.sign_udp_to).map_err(|error| {
+            let found = interfaces_to(networks).map_err(|error| {
                 problems.push(format!("cannot read the routes: {error}"));
                 is_known = false;
             });
@@ -69,7 +71,7 @@ pub(super) fn follow(
     };
     if names.len() > MAX_INTERFACES {
         problems.push(format!(
-            "routes to sign_udp_to lead to {} interfaces, and only {MAX_INTERFACES} of them sign: name those that matter in interfaces",
+            "routes to sign_udp_to and sign_to lead to {} interfaces, and only {MAX_INTERFACES} of them sign: name those that matter in interfaces",
             names.len()
         ));
         names.truncate(MAX_INTERFACES);
@@ -100,14 +102,14 @@ pub(super) fn follow(
         datagram_signer.keep_only(&attached);
     }
     if signing_at.is_empty() && problems.is_empty() {
-        problems.push("no route leads to sign_udp_to".to_owned());
+        problems.push("no route leads to sign_udp_to or sign_to".to_owned());
     }
     SigningInterfaces {
         names: signing_at,
         routed,
         problem: (!problems.is_empty()).then(|| {
             format!(
-                "UDP datagrams to sign_udp_to leave without a token where this is so: {}",
+                "UDP datagrams to sign_udp_to, and SYNs whose token stands in the IP header, leave without a token where this is so: {}",
                 problems.join("; ")
             )
         }),

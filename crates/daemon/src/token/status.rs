@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_bpf::token::{self as kernel, Outcome};
+use weir_bpf::token::{self as kernel, FlowTableCounts, MAX_DATAGRAM_FLOWS, Outcome};
+use weir_core::Protocol;
 use weir_identity::Digest;
 use weir_token::{
     KeyId,
@@ -12,7 +13,7 @@ use weir_token::{
     key_ring::KeyRing,
 };
 
-use super::{State, Tokens};
+use super::{State, Tokens, conduits::ConduitStatus};
 
 /// `[token]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -25,6 +26,8 @@ pub struct TokenStatus {
     pub signing: Option<SigningStatus>,
     /// The side that verifies, in the order in which requirements are asked.
     pub requirements: Vec<RequirementStatus>,
+    /// Flows of UDP datagrams that are remembered; `None`: no requirement is about UDP.
+    pub datagram_flows: Option<DatagramFlowStatus>,
     /// The pinned program by which iptables on a gateway asks these requirements (`-m bpf
     /// --object-pinned`); `None`: there is no requirement.
     pub iptables_match: Option<PathBuf>,
@@ -69,6 +72,10 @@ impl KeyStatus {
 pub struct SigningStatus {
     /// Networks to which connections are signed.
     pub to: Vec<String>,
+    /// Where tokens to each network of both kinds stand.
+    pub conduits: Vec<ConduitStatus>,
+    /// Interfaces at which tokens are put into IP headers.
+    pub interfaces: Vec<String>,
     /// Programs that can sign.
     pub programs: usize,
     /// SYNs with a token.
@@ -105,6 +112,37 @@ pub struct DatagramStatus {
     pub refused: u64,
     /// Datagrams dropped: the kernel failed with a part of the token written.
     pub broken: u64,
+}
+
+/// Flows of UDP datagrams that are remembered, by what is known of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct DatagramFlowStatus {
+    /// So many go into each table; then those go that were used least.
+    pub limit: usize,
+    /// Flows whose sender has proved himself.
+    pub proven: FlowTableStatus,
+    /// Flows that a program of this host has begun.
+    pub own: FlowTableStatus,
+    /// Flows that passed because their requirement only logs.
+    pub logged: FlowTableStatus,
+}
+
+/// One table of flows.
+#[derive(Debug, Clone, Serialize)]
+pub struct FlowTableStatus {
+    /// Flows that are in it.
+    pub flows: u64,
+    /// Flows that had to go because the table was full.
+    pub evicted: u64,
+}
+
+impl FlowTableStatus {
+    fn of(counts: FlowTableCounts) -> Self {
+        Self {
+            flows: counts.present,
+            evicted: counts.evicted,
+        }
+    }
 }
 
 /// Ports that want a token.
@@ -152,9 +190,9 @@ impl State {
         let now = Timestamp::now();
         let config = &self.config;
         let keys = self.keys.keys().iter();
-        let udp = match self.datagram_signer {
-            None => None,
-            Some(_) => {
+        let udp = match config.sign_udp_to.is_empty() {
+            true => None,
+            false => {
                 let counts = self.kernel.datagrams()?;
                 Some(DatagramStatus {
                     to: texts(&config.sign_udp_to),
@@ -175,6 +213,13 @@ impl State {
                 let counts = self.kernel.signings()?;
                 Some(SigningStatus {
                     to: texts(&config.sign_to),
+                    conduits: self
+                        .conduits
+                        .networks
+                        .iter()
+                        .map(ConduitStatus::of)
+                        .collect(),
+                    interfaces: self.signing_at.names.clone(),
                     programs: self.signers.len(),
                     signed: counts.signed,
                     without_signer: counts.without_signer,
@@ -185,6 +230,19 @@ impl State {
             }
         };
         let all = self.all_outcomes()?;
+        let mut ports = config.requirements.iter().flat_map(|r| &r.ports);
+        let datagram_flows = match ports.any(|range| range.protocol == Protocol::Udp) {
+            false => None,
+            true => {
+                let counts = self.kernel.datagram_flows()?;
+                Some(DatagramFlowStatus {
+                    limit: MAX_DATAGRAM_FLOWS,
+                    proven: FlowTableStatus::of(counts.proven),
+                    own: FlowTableStatus::of(counts.own),
+                    logged: FlowTableStatus::of(counts.logged),
+                })
+            }
+        };
         let requirements = config.requirements.iter().map(|requirement| {
             let counts = all.get(&requirement.name).copied().unwrap_or_default();
             let outcomes = Outcome::ALL.into_iter().zip(counts);
@@ -212,6 +270,7 @@ impl State {
                 .collect(),
             signing,
             requirements: requirements.collect(),
+            datagram_flows,
             iptables_match: (!config.requirements.is_empty()).then_some(match_pin),
         })
     }

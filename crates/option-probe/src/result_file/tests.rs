@@ -290,8 +290,5 @@ fn a_result_has_the_addresses_and_the_time_of_its_oldest_measurement() {
     let text = String::from_utf8(super::tests::file(&file.pairs)).unwrap();
     let other = text.replace("198.51.100.2", "2001:db8::2");
     let error = ResultFile::read(other.as_bytes()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "line 2: 2001:db8::2 is of another family than 4"
-    );
+    assert_eq!(error, "line 2: 2001:db8::2 is of another family than 4");
 }

@@ -368,3 +368,69 @@ fn a_rule_with_a_peer_contradicts_like_a_requirement() {
         "{error}"
     );
 }
+
+#[test]
+fn conduits_and_a_probe_are_read() {
+    let text = "[token]\nsign_to = [\"192.0.2.0/24\"]\n";
+    let (config, _) = check(text).unwrap();
+    assert_eq!(config.conduits, [Conduit::TcpOption]);
+    assert_eq!(config.probe, None);
+    let (config, _) = check(&format!(
+        "{text}conduits = [\"ip-option\", \"tcp-option\"]\ninterfaces = [\"eth0\"]\nprobe_result = \"/etc/weir/result.jsonl\"\n"
+    ))
+    .unwrap();
+    assert_eq!(config.conduits, [Conduit::IpOption, Conduit::TcpOption]);
+    let usual = ProbeUse {
+        result: "/etc/weir/result.jsonl".into(),
+        site: None,
+        max_age: std::time::Duration::from_secs(90 * 86_400),
+        pass_percent: 90,
+    };
+    assert_eq!(config.probe, Some(usual.clone()));
+    let (config, _) = check(&format!(
+        "{text}probe_result = \"/etc/weir/result.jsonl\"\nprobe_site = \"root@192.0.2.1\"\nprobe_max_age = \"7d\"\nprobe_pass_percent = 100\n"
+    ))
+    .unwrap();
+    assert_eq!(
+        config.probe,
+        Some(ProbeUse {
+            site: Some("root@192.0.2.1".into()),
+            max_age: std::time::Duration::from_secs(7 * 86_400),
+            pass_percent: 100,
+            ..usual
+        })
+    );
+    for (more, wanted) in [
+        ("conduits = []", "weir.toml:3: conduits in [token] is empty"),
+        (
+            "conduits = [\"ip-option\", \"ip-option\"]",
+            "has \"ip-option\"; allowed: a list of \"tcp-option\" and \"ip-option\", each at most once",
+        ),
+        ("conduits = [\"udp-option\"]", "has \"udp-option\"; allowed"),
+        (
+            "probe_site = \"west\"",
+            "weir.toml:3: probe_site in [token] without probe_result",
+        ),
+        (
+            "probe_result = \"/r\"\nprobe_site = \"a site\"",
+            "probe_site in [token] is \"a site\"; allowed",
+        ),
+        (
+            "probe_result = \"/r\"\nprobe_pass_percent = 0",
+            "allowed: a whole number 1-100",
+        ),
+        (
+            "probe_result = \"/r\"\nprobe_max_age = \"1h\"",
+            "allowed: 1d-",
+        ),
+        ("probe_result = \"r\"", "probe_result"),
+    ] {
+        let error = check(&format!("{text}{more}\n")).unwrap_err();
+        assert!(error.contains(wanted), "{more}: {error}");
+    }
+    let error = check(&format!("[token]\nprobe_result = \"/r\"\n{}", required(""))).unwrap_err();
+    assert!(
+        error.contains("weir.toml:2: probe_result in [token] without sign_to and sign_udp_to"),
+        "{error}"
+    );
+}
