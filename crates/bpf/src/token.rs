@@ -217,9 +217,10 @@ fn remove_stale(map: &MapHandle, is_stale: impl Fn(&[u8]) -> bool) -> Result<()>
     })
 }
 
-/// Entries of a hash table of the kernel's.
+/// Entries of a hash table of the kernel's, in one batch: of smaller ones the kernel fills none
+/// to its end, and libbpf-rs takes the first such one for the last.
 fn count_keys(map: &MapHandle) -> Result<u64> {
-    let batches = map.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
+    let batches = map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY);
     let batches = batches.context(|| "count the flows of tokens".into())?;
     Ok(batches.count() as u64)
 }
