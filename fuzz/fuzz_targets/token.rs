@@ -93,6 +93,7 @@ fuzz_target!(|input: Input| {
         sequence: input.isn,
         flags: 2,
         options: Some(&options),
+        ip_token: Ok(None),
     };
     if is_free {
         assert_eq!(verifier.verify_segment(&segment, EPOCH), Ok(identity));
