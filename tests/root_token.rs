@@ -19,6 +19,8 @@ mod frames;
 mod gateway;
 #[path = "root_token/lab.rs"]
 mod lab;
+#[path = "root_token/payload.rs"]
+mod payload;
 #[path = "common/plain.rs"]
 mod plain;
 
@@ -147,7 +149,11 @@ fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
     let told = lab.client.weir.done(&["detach"]);
     assert!(told.contains("([token])"), "{told}");
     let pins = Path::new("/sys/fs/bpf/weir").join(&lab.client.instance);
-    assert!(!pins.join("token-1").exists());
+    assert!(
+        !pins
+            .join(format!("token-{}", weir_bpf::abi::TOKEN_ABI))
+            .exists()
+    );
 }
 
 #[test]

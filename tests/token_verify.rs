@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use weir_token::{
     DatagramStatement, Digest, KeyId, Statement, TokenOption, VERSION, daf::DafKey, epoch_at,
-    key_file::Key,
+    key_file::Key, segment::SEGMENT_BIT,
 };
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
@@ -583,6 +583,10 @@ fn tshark_shows_each_part_of_a_token() {
         let short = [&[254, 16][..], &token[2..16]].concat();
         packets.push((5, twice));
         packets.push((5, packet(source, dest, 40_002, 1, 2, &short)));
+        // Of a segment: shorter, with a bit beside the version, and without the aggregate.
+        let mut segment = [&[254, 16][..], &token[2..8], &token[12..20]].concat();
+        segment[4] |= SEGMENT_BIT;
+        packets.push((5, packet(source, dest, 40_003, 1, 0x10, &segment)));
         let file = lab.write("shown.pcap", &pcap(1, true, &packets));
         let shown = Command::new("tshark")
             .args([
@@ -604,6 +608,7 @@ fn tshark_shows_each_part_of_a_token() {
                     "other_epoch",
                     "several",
                     "bad_length",
+                    "payload",
                 ]
                 .map(|name| format!("-eweir_token.{name}")),
             )
@@ -613,9 +618,14 @@ fn tshark_shows_each_part_of_a_token() {
         assert!(shown.status.success() && !said.contains("Lua"), "{said}");
         let text = String::from_utf8(shown.stdout).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('|').collect()).collect();
-        // SYNs with a token: those of the capture that have one, and the two that are wrong.
+        // The segment, and SYNs with a token: those of the capture that have one, and the two
+        // that are wrong.
         let numbers: Vec<_> = lines.iter().map(|line| line[0]).collect();
-        assert_eq!(numbers, ["1", "3", "4", "6", "7", "9", "10"], "{text}");
+        assert_eq!(
+            numbers,
+            ["1", "3", "4", "6", "7", "9", "10", "11"],
+            "{text}"
+        );
         let epoch = (epoch_at(SECONDS.into()) as u16).to_string();
         let mac = hex::encode(&token[12..]);
         assert_eq!(
@@ -628,7 +638,11 @@ fn tshark_shows_each_part_of_a_token() {
             let told: Vec<_> = (7..10).filter(|n| !lines[line][*n].is_empty()).collect();
             assert_eq!(told, [which], "{text}");
         }
-        assert!(lines[0][7..].iter().all(|text| text.is_empty()), "{text}");
+        assert!(lines[0][7..10].iter().all(|text| text.is_empty()), "{text}");
+        let is_of_payload = |line: usize| matches!(lines[line][10], "1" | "True");
+        assert!(is_of_payload(7) && !is_of_payload(0), "{text}");
+        assert_eq!(lines[7][2..7], ["1", "1", &epoch, "", &mac], "{text}");
+        assert!(lines[7][7..10].iter().all(|text| text.is_empty()), "{text}");
     }
 }
 

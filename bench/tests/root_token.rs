@@ -39,9 +39,19 @@ fn root_every_way_of_signing_carries_what_is_sent() {
             let base = format!("stream {number} none{family}");
             let target = format!("target stream {number} tcp-option{family}");
             compared(target, base.clone());
-            for name in ["strict", "signed"] {
+            for name in [
+                "strict",
+                "signed",
+                "one segment at a time",
+                "payload signed",
+                "payload",
+            ] {
                 compared(format!("stream {number} {name}{family}"), base.clone());
             }
+        }
+        for level in ["one segment at a time", "payload signed", "payload"] {
+            let base = format!("unpaced stream 1 none{family}");
+            compared(format!("unpaced stream 1 {level}{family}"), base);
         }
         for level in ["strict", "signed", "ip-option"] {
             let base = format!("datagrams none{family}");
@@ -61,8 +71,15 @@ fn root_every_way_of_signing_carries_what_is_sent() {
         );
         assert_eq!(row(&format!("connect {name}"))["unit"], "µs added");
     }
-    for name in ["new flow", "packet", "new flow ipv6", "packet ipv6"] {
-        let verify = row(&format!("target verify {name}"));
+    for name in [
+        "target verify new flow",
+        "target verify packet",
+        "verify segment",
+        "target verify new flow ipv6",
+        "target verify packet ipv6",
+        "verify segment ipv6",
+    ] {
+        let verify = row(name);
         assert_eq!(verify["unit"], "ns");
         assert!(verify["value"].as_f64().unwrap() > 0.0, "{verify}");
     }

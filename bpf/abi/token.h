@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Tokens: what a SYN, or a UDP datagram, carries to prove which program sends it. How the
- * MAC is made is said in docs/guide/token.md, and in crates/token, which is the
- * reference. */
+/* Tokens: what a SYN, a UDP datagram, or each segment of a connection carries to prove
+ * which program sends it. How the MAC is made is said in docs/guide/token.md, and in
+ * crates/token, which is the reference. */
 #ifndef WEIR_ABI_TOKEN_H
 #define WEIR_ABI_TOKEN_H
 
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define TOKEN_ABI 1
+#define TOKEN_ABI 2
 
 #define TOKEN_VERSION 1
 /* A TCP option for experiments (RFC 4727), told from others by its ExID (RFC 6994). */
@@ -21,6 +21,10 @@
 #define TOKEN_IP_KIND 30
 /* That header: next header, length, two bytes of padding, the option. */
 #define TOKEN_EXTENSION 24
+/* Of each segment of a connection whose scope is its payload: a TCP option likewise, the
+ * last one in the header, with this bit beside the version. */
+#define TOKEN_SEGMENT_BYTES 16
+#define TOKEN_SEGMENT_BIT   0x80
 /* An epoch in seconds; the one before and the next one are accepted as well. */
 #define TOKEN_EPOCH 64
 #define TOKEN_SLACK 1
@@ -34,11 +38,12 @@
 #define TOKEN_SIGN_TO 255
 /* The same of sign_udp_to. */
 #define TOKEN_SIGN_UDP_TO 254
-/* Where tokens stand that go to a network of sign_to or sign_udp_to: the value of
- * token_networks. Nowhere: a network in a larger one to which they go. */
+/* Where tokens stand that go to a network of sign_to or sign_udp_to: the lowest byte of
+ * the value of token_networks. Nowhere: a network in a larger one to which they go. */
 #define TOKEN_BY_NOTHING    0
 #define TOKEN_BY_TCP_OPTION 1
 #define TOKEN_BY_IP_OPTION  2 /* of IPv6: a destination option */
+#define TOKEN_BY_ALL	    0xff
 /* Identities that requirements name, and these for each key. */
 #define TOKEN_IDENTITIES 1024
 #define TOKEN_CLAIMS	 16384
@@ -53,6 +58,16 @@
 /* So many seconds after its last token, or the last datagram of the program here, a flow
  * goes on without. */
 #define TOKEN_DATAGRAM_IDLE 120
+
+/* Interfaces at which segments get their tokens. */
+#define TOKEN_INTERFACES 64
+
+/* What a token is about: the flow; or each segment, and what it carries, as well. Of a
+ * network of sign_to it stands in the value of token_networks above where tokens go,
+ * which is in the TCP header for the payload: so segments have theirs. */
+#define TOKEN_SCOPE_FLOW    1
+#define TOKEN_SCOPE_PAYLOAD 2
+#define TOKEN_SCOPE_SHIFT   8
 
 /* Refused packets that are kept, of each outcome: the last ones. */
 #define TOKEN_KEPT 64
@@ -70,19 +85,32 @@ struct token_option {
 	__u8 mac[8];
 };
 
-/* What the MAC is about. IPv4 as ::ffff:a.b.c.d. */
+/* As it stands in a segment behind the SYN, which has said who it is. */
+struct token_segment {
+	__u8 kind;
+	__u8 len;
+	__be16 exid;
+	__u8 version; /* with TOKEN_SEGMENT_BIT */
+	__u8 key;
+	__be16 epoch;
+	__u8 mac[8];
+};
+
+/* What the MAC is about; of a segment with its length, and then comes the segment itself,
+ * from the TCP header on, filled up with zeros to words of eight bytes. In it the
+ * checksum and the MAC are zeros. IPv4 as ::ffff:a.b.c.d. */
 struct token_statement {
 	__u8 version;
 	__u8 key;
 	__u8 protocol;
 	__u8 zero;
-	__be32 isn; /* the sequence number of the SYN; of a datagram 0 */
+	__be32 isn; /* the sequence number of the connection's SYN; of a datagram 0 */
 	__be64 epoch;
 	__u8 source[16];
 	__u8 dest[16];
 	__be16 source_port;
 	__be16 dest_port;
-	__u8 zeros[4];
+	__be32 bytes; /* of a segment its length with its header, else 0 */
 };
 
 /* A key of SipHash that is one identity's: made of the secret and the aggregate. */
@@ -105,13 +133,16 @@ struct token_socket {
 	__u32 changes;	   /* ident_socket.changes when its holders were looked at */
 	__u8 is_signed;
 	__u8 had_callbacks; /* BPF_SOCK_OPS_WRITE_HDR_OPT_CB was on before */
+	__u8 is_payload;    /* each of its segments is to have a token */
 	__u8 conduit;	    /* TOKEN_BY_TCP_OPTION, TOKEN_BY_IP_OPTION */
-	__u8 pad;
+	__be32 isn;	    /* the sequence number of its SYN */
 };
 
 struct token_control {
-	__u64 keys[4];	  /* a bit for each key id that is accepted */
-	__u64 cgroup;	  /* the id of the control group in which this holds */
+	__u64 keys[4]; /* a bit for each key id that is accepted */
+	__u64 cgroup;  /* the id of the control group in which this holds */
+	__u64 netns;   /* the cookie of the network namespace of token_interfaces; 0: no
+			* segments are signed */
 	__u32 generation; /* counts up; its lowest bit says which policy */
 	__u32 requirements;
 };
@@ -122,7 +153,8 @@ struct token_control {
 struct token_requirement {
 	__u32 networks; /* their number; 0: all sources */
 	__u8 mode;	/* TOKEN_LOG, TOKEN_REQUIRE */
-	__u8 pad[3];
+	__u8 scope;	/* TOKEN_SCOPE_FLOW, TOKEN_SCOPE_PAYLOAD */
+	__u8 pad[2];
 };
 
 /* Network `networks`; IPv4 as ::ffff:a.b.c.d. */
@@ -185,7 +217,15 @@ struct token_accepted {
 	__u8 outcome;	  /* token_outcome */
 	__u8 requirement;
 	__u8 is_proven;
-	__u8 is_own; /* this host began the connection */
+	__u8 is_own;	 /* this host began the connection */
+	__u8 is_payload; /* each of its segments is to have a token */
+	__u8 pad[3];
+	__be32 isn; /* the sequence number of its SYN */
+};
+
+/* An interface at which segments get their tokens. */
+struct token_interface {
+	__u32 segments; /* of a superpacket there, before weir said that it is one */
 };
 
 /* What becomes of a packet to a port that wants a token. */
@@ -251,11 +291,25 @@ enum token_udp_table {
 	TOKEN_UDP_TABLES,
 };
 
+/* Segments of connections whose scope is the payload. All but the first kind are dropped.
+ */
+enum token_segment_signing {
+	TOKEN_SEGMENT_SIGNED,
+	TOKEN_SEGMENT_NO_SIGNER, /* no key, or not one known program */
+	TOKEN_SEGMENT_SUPER,	 /* several in one superpacket (GSO) */
+	TOKEN_SEGMENT_NO_PLACE,	 /* leaves by an interface where none are signed, or from
+				  * another network namespace: then it is the SYN */
+	TOKEN_SEGMENT_NO_ROOM,	 /* other options are in the way */
+	TOKEN_SEGMENT_BROKEN,	 /* the kernel failed */
+	TOKEN_SEGMENT_SIGNINGS,
+};
+
 _Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");
+_Static_assert(sizeof(struct token_segment) == TOKEN_SEGMENT_BYTES, "abi");
 _Static_assert(sizeof(struct token_statement) == 56, "abi");
 _Static_assert(sizeof(struct token_signer) == 40, "abi");
-_Static_assert(sizeof(struct token_socket) == 24, "abi");
-_Static_assert(sizeof(struct token_control) == 48, "abi");
+_Static_assert(sizeof(struct token_socket) == 28, "abi");
+_Static_assert(sizeof(struct token_control) == 56, "abi");
 _Static_assert(sizeof(struct token_network) == 24, "abi");
 _Static_assert(sizeof(struct token_claim) == 8, "abi");
 _Static_assert(sizeof(struct token_claimed) == 32, "abi");
@@ -263,7 +317,7 @@ _Static_assert(sizeof(struct token_met) == 24, "abi");
 _Static_assert(sizeof(struct token_flow_key) == 36, "abi");
 _Static_assert(sizeof(struct token_flow) == 24, "abi");
 _Static_assert(sizeof(struct token_datagrams) == 24, "abi");
-_Static_assert(sizeof(struct token_accepted) == 24, "abi");
+_Static_assert(sizeof(struct token_accepted) == 32, "abi");
 _Static_assert(sizeof(struct token_refused) == 56, "abi");
 
 #endif

@@ -112,7 +112,7 @@ static __always_inline void keep(void *flows, const struct token_flow_key *flow,
  * destination options that stand right before the UDP header. */
 static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *packet)
 {
-	struct token_scan scan = {.kind = TOKEN_IP_KIND};
+	struct token_scan scan = {.kind = TOKEN_IP_KIND, .wanted = TOKEN_BYTES};
 	__u32 at, i, begin, more;
 	__be16 ports[2];
 	__u8 next;
@@ -168,7 +168,7 @@ static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *
 	packet->protocol = IPPROTO_UDP;
 	packet->flow.source_port = ports[0];
 	packet->flow.dest_port = ports[1];
-	/* Less one, and in one register: as in read_option. */
+	/* Less one, and in one register: as in find_option. */
 	more = scan.len - 1;
 	barrier_var(more);
 	if (more >= EXTENSION_MOST)
@@ -339,7 +339,7 @@ int weir_token_verify(struct __sk_buff *skb)
 	candidates = bpf_map_lookup_elem(&token_ports, &key);
 	if (!candidates || !*candidates)
 		return 1;
-	return judge_packet(skb, sk, control, *candidates);
+	return receive_packet(skb, sk, control, *candidates);
 }
 
 SEC("cgroup_skb/egress")

@@ -42,6 +42,12 @@ struct {
 	__type(value, __u32);
 } token_networks SEC(".maps");
 
+/* TOKEN_BY_*, of what was found in token_networks. */
+static __always_inline __u32 conduit_of(const __u32 *to)
+{
+	return to ? *to & TOKEN_BY_ALL : TOKEN_BY_NOTHING;
+}
+
 static __always_inline struct token_control *control_get(void)
 {
 	__u32 zero = 0;

@@ -8,9 +8,10 @@
  * requirement names its program, and in which generation of the control, for that is
  * found by nothing but the flow and the tables of a generation. The note is one word,
  * so that CPUs which write it at once write the same, or one of a generation that is
- * over. Should the entry become another flow's in between (the kernel hands entries on
- * at once), that one, which its own SYN has let in, is counted with this one's
- * requirement until the next generation. */
+ * over. A flow whose segments each prove themselves has no such note. Should the entry
+ * become another flow's in between (the kernel hands entries on at once), that one, which
+ * its own SYN has let in, is counted with this one's requirement until the next
+ * generation. */
 #ifndef WEIR_TOKEN_MATCH_H
 #define WEIR_TOKEN_MATCH_H
 
@@ -18,33 +19,76 @@
 
 #define MATCH 0xffff
 
+/* The requirements about the port of a packet; 0: none. */
+static __always_inline __u64 candidates_of(const struct token_packet *packet,
+					   __u32 generation)
+{
+	__u32 key = bpf_ntohs(packet->flow.dest_port) + (generation & 1 ? 65536 : 0);
+	__u64 *candidates = packet->protocol == IPPROTO_UDP
+				    ? bpf_map_lookup_elem(&token_udp_ports, &key)
+				    : bpf_map_lookup_elem(&token_ports, &key);
+
+	return candidates ? *candidates : 0;
+}
+
+/* A packet of no flow that is known, or of one (`flow`, or NULL) whose entry does not
+ * note what holds in this generation: what is noted is of no other one. Beside the way
+ * of known flows, which has nothing of it. */
+static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *packet,
+				 const struct token_control *control, __u32 generation,
+				 struct token_flow *flow)
+{
+	struct token_search search = {};
+	enum token_outcome outcome;
+
+	search.network.bits = 32 + 128;
+	__builtin_memcpy(search.network.addr, packet->flow.source, 16);
+	search.candidates = candidates_of(packet, generation);
+	search.second = generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	if (!search.found)
+		return 0;
+	search.found--;
+	if (packet->protocol == IPPROTO_UDP) {
+		outcome = judge_datagram(skb, packet, control, search.found);
+	} else if (packet->tcp.syn && !packet->tcp.ack) {
+		outcome = verify_syn(skb, packet, control, search.found);
+	} else if (!flow) {
+		outcome = TOKEN_NO_FLOW;
+	} else if (!is_named(control, flow->identity, search.found)) {
+		outcome = TOKEN_NOT_NAMED;
+		if (!flow->used)
+			flow->used = TOKEN_USED;
+	} else if (wants_payload(control, search.found)) {
+		copy_identity(packet->identity, flow->identity);
+		packet->isn = flow->isn;
+		outcome = verify_segment(skb, packet, control, packet->identity);
+		if (outcome == TOKEN_PROVEN && !flow->used)
+			flow->used = TOKEN_USED;
+	} else {
+		outcome = TOKEN_PROVEN;
+		flow->used = generation << TOKEN_USED_GENERATION |
+			     search.found << TOKEN_USED_REQUIREMENT | TOKEN_USED;
+	}
+	return finish(control, packet, outcome, search.found) ? MATCH : 0;
+}
+
 SEC("socket")
 int weir_token_match(struct __sk_buff *skb)
 {
 	struct token_control *control = control_get();
-	struct token_search search = {};
 	struct token_packet packet = {};
 	struct token_flow *flow = NULL;
-	enum token_outcome outcome;
-	__u32 key, generation, used;
-	__u64 *candidates;
-	int is_syn, is_udp = 0;
+	__u32 generation, used;
 
 	if (!control)
 		return 0;
-	if (read_packet(skb, &packet)) {
-		if (read_datagram(skb, &packet))
-			return 0;
-		is_udp = 1;
-	}
-	generation = control->generation;
-	key = bpf_ntohs(packet.flow.dest_port) + (generation & 1 ? 65536 : 0);
-	candidates = is_udp ? bpf_map_lookup_elem(&token_udp_ports, &key)
-			    : bpf_map_lookup_elem(&token_ports, &key);
-	if (!candidates || !*candidates)
+	if (read_inline(skb, 0, &packet) && read_datagram(skb, &packet))
 		return 0;
-	is_syn = packet.tcp.syn && !packet.tcp.ack;
-	if (!is_syn && !is_udp) {
+	generation = control->generation;
+	if (!candidates_of(&packet, generation))
+		return 0;
+	if (packet.protocol == IPPROTO_TCP && !(packet.tcp.syn && !packet.tcp.ack)) {
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
 		used = flow ? flow->used : 0;
 		if (generation && used >> TOKEN_USED_GENERATION == generation)
@@ -53,30 +97,7 @@ int weir_token_match(struct __sk_buff *skb)
 				       ? MATCH
 				       : 0;
 	}
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
-	search.candidates = *candidates;
-	search.second = generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
-	if (!search.found)
-		return 0;
-	search.found--;
-	if (is_udp) {
-		outcome = judge_datagram(skb, &packet, control, search.found);
-	} else if (is_syn) {
-		outcome = verify_syn(skb, &packet, control, search.found);
-	} else if (!flow) {
-		outcome = TOKEN_NO_FLOW;
-	} else if (is_named(control, flow->identity, search.found)) {
-		outcome = TOKEN_PROVEN;
-		flow->used = generation << TOKEN_USED_GENERATION |
-			     search.found << TOKEN_USED_REQUIREMENT | TOKEN_USED;
-	} else {
-		outcome = TOKEN_NOT_NAMED;
-		if (!flow->used)
-			flow->used = TOKEN_USED;
-	}
-	return finish(control, &packet, outcome, search.found) ? MATCH : 0;
+	return match_anew(skb, &packet, control, generation, flow);
 }
 
 #endif

@@ -4,7 +4,10 @@
  * for it as for its own options, and it costs nothing once the connection stands.
  *
  * What is proved is to hold for the whole connection: where another program comes to hold
- * the socket, or this one maps other files, nothing is sent on it any more. */
+ * the socket, or this one maps other files, nothing is sent on it any more.
+ *
+ * Where the scope is the payload, the kernel makes room in each segment as well, so that
+ * its MSS is right at every path MTU; sign_segment.h writes the token there. */
 #ifndef WEIR_TOKEN_SIGN_H
 #define WEIR_TOKEN_SIGN_H
 
@@ -31,6 +34,30 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } token_signings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TOKEN_SEGMENT_SIGNINGS);
+	__type(key, __u32);
+	__type(value, __u64);
+} token_segment_signings SEC(".maps");
+
+/* By the numbers of interfaces at which segments are signed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TOKEN_INTERFACES);
+	__type(key, __u32);
+	__type(value, struct token_interface);
+} token_interfaces SEC(".maps");
+
+static __always_inline void count_segment(enum token_segment_signing what)
+{
+	__u32 key = what;
+	__u64 *number = bpf_map_lookup_elem(&token_segment_signings, &key);
+
+	if (number)
+		__sync_fetch_and_add(number, 1);
+}
 
 static __always_inline void count_signing(enum token_signing what)
 {
@@ -108,14 +135,15 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	struct token_socket *socket;
 	__u8 local[16] = {};
-	__u32 *conduit;
+	__u32 *to, conduit;
 
 	if (!control || !sk)
 		return;
 	network.networks = control->generation << 8 | TOKEN_SIGN_TO;
 	read_addresses(ctx, local, network.addr);
-	conduit = bpf_map_lookup_elem(&token_networks, &network);
-	if (!conduit || *conduit == TOKEN_BY_NOTHING)
+	to = bpf_map_lookup_elem(&token_networks, &network);
+	conduit = conduit_of(to);
+	if (!to || conduit == TOKEN_BY_NOTHING)
 		return;
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!socket) {
@@ -123,8 +151,16 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 		return;
 	}
 	socket->is_signed = 0;
-	socket->conduit = *conduit;
-	if (socket->conduit == TOKEN_BY_IP_OPTION) /* sign_datagram.h */
+	socket->conduit = conduit;
+	socket->is_payload = *to >> TOKEN_SCOPE_SHIFT == TOKEN_SCOPE_PAYLOAD;
+	/* Its interfaces are none of those at which segments are signed: without a token
+	 * in its SYN nobody takes it for a connection that has them. */
+	if (socket->is_payload && bpf_get_netns_cookie(ctx) != control->netns) {
+		bpf_sk_storage_delete(&token_sockets, sk);
+		count_segment(TOKEN_SEGMENT_NO_PLACE);
+		return;
+	}
+	if (conduit == TOKEN_BY_IP_OPTION) /* sign_datagram.h */
 		return;
 	socket->had_callbacks =
 		(ctx->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) != 0;
@@ -132,7 +168,7 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 					       BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
-/* It stands: later segments carry nothing. */
+/* It stands: later segments carry nothing, unless the scope is the payload. */
 static __always_inline void end_handshake(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -141,24 +177,43 @@ static __always_inline void end_handshake(struct bpf_sock_ops *ctx)
 	if (!sk)
 		return;
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
-	if (socket && socket->conduit != TOKEN_BY_IP_OPTION && !socket->had_callbacks)
+	if (socket && socket->conduit != TOKEN_BY_IP_OPTION && !socket->had_callbacks &&
+	    !(socket->is_payload && socket->is_signed))
 		bpf_sock_ops_cb_flags_set(ctx,
 					  ctx->bpf_sock_ops_cb_flags &
 						  ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+}
+
+/* Room in a segment behind the SYN, and in the kernel's reckoning of the MSS. What
+ * acknowledges parts (SACK) may have filled the header up to four bytes: there blocks of
+ * it give way (sign_segment.h), and what is left is taken. */
+static __always_inline void make_segment_room(struct bpf_sock_ops *ctx)
+{
+	int bytes;
+
+#pragma unroll
+	for (bytes = TOKEN_SEGMENT_BYTES; bytes > 0; bytes -= 4)
+		if (!bpf_reserve_hdr_opt(ctx, bytes, 0))
+			return;
 }
 
 /* Room in a SYN, also in one that is sent again: who it is may be known by then. */
 static __always_inline void make_room(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
+	struct token_socket *signing;
 	struct ident_socket *socket;
-	struct token_socket *signs;
 
-	if (!sk || (ctx->skb_tcp_flags & SYN_AND_ACK) != SYN)
+	if (!sk)
 		return;
-	signs = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
-	if (!signs || signs->conduit == TOKEN_BY_IP_OPTION)
+	signing = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
+	if (!signing || signing->conduit == TOKEN_BY_IP_OPTION)
 		return;
+	if ((ctx->skb_tcp_flags & SYN_AND_ACK) != SYN) {
+		if (signing->is_payload && signing->is_signed)
+			make_segment_room(ctx);
+		return;
+	}
 	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (!socket || !signer_of(socket)) {
 		count_signing(TOKEN_NO_SIGNER);
@@ -171,10 +226,11 @@ static __always_inline void make_room(struct bpf_sock_ops *ctx)
 /* The SYN has its token: the connection is of this program from now on. */
 static __always_inline void note_signed(struct token_socket *socket,
 					const struct ident_socket *holders,
-					const struct token_signer *signer)
+					const struct token_signer *signer, __be32 isn)
 {
 	copy_identity(socket->identity, signer->identity);
 	socket->changes = holders->changes;
+	socket->isn = isn;
 	socket->is_signed = 1;
 	count_signing(TOKEN_SIGNED);
 }
@@ -224,7 +280,7 @@ static __always_inline void write_token(struct bpf_sock_ops *ctx)
 		count_signing(TOKEN_NO_ROOM);
 		return;
 	}
-	note_signed(socket, holders, signer);
+	note_signed(socket, holders, signer, input.statement.isn);
 }
 
 SEC("sockops")
@@ -247,6 +303,27 @@ int weir_token_sign(struct bpf_sock_ops *ctx)
 	return 1;
 }
 
+/* A packet of a connection whose segments have tokens: will it get one where it leaves?
+ */
+static __always_inline int can_be_signed(struct __sk_buff *skb)
+{
+	struct token_control *control = control_get();
+	__u32 interface = skb->ifindex;
+
+	/* Another scope is configured since: it goes on without. */
+	if (!control || !control->netns)
+		return 1;
+	if (!bpf_map_lookup_elem(&token_interfaces, &interface)) {
+		count_segment(TOKEN_SEGMENT_NO_PLACE);
+		return 0;
+	}
+	if (skb->gso_segs > 1) {
+		count_segment(TOKEN_SEGMENT_SUPER);
+		return 0;
+	}
+	return 1;
+}
+
 /* What leaves on a connection with a token is of the program that signed, as it was. */
 SEC("cgroup_skb/egress")
 int weir_token_keep(struct __sk_buff *skb)
@@ -264,6 +341,8 @@ int weir_token_keep(struct __sk_buff *skb)
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, 0);
 	if (!socket || !socket->is_signed)
 		return 1;
+	if (socket->is_payload && !can_be_signed(skb))
+		return 0;
 	holders = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	if (holders) {
 		if (holders->changes == socket->changes &&

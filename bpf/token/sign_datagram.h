@@ -75,14 +75,12 @@ static __always_inline int count_leaving(const struct token_socket *socket,
 static __always_inline int is_signed_to(struct leaving_datagram *p,
 					const struct token_control *control)
 {
-	__u32 *conduit;
-
 	if (p->input.statement.protocol == IPPROTO_TCP)
 		return 1;
 	p->to.bits = 32 + 128;
 	p->to.networks = control->generation << 8 | TOKEN_SIGN_UDP_TO;
-	conduit = bpf_map_lookup_elem(&token_networks, &p->to);
-	return conduit && *conduit != TOKEN_BY_NOTHING;
+	return conduit_of(bpf_map_lookup_elem(&token_networks, &p->to)) !=
+	       TOKEN_BY_NOTHING;
 }
 
 /* Has a program of ours been here before, at a device above this one? */
@@ -323,7 +321,7 @@ static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 	what = p.v4 ? write_ipv4(skb, &p, &option, flags)
 		    : write_ipv6(skb, &p, &option, flags);
 	if (socket && what == TOKEN_UDP_SIGNED) {
-		note_signed(socket, holders, signer);
+		note_signed(socket, holders, signer, p.input.statement.isn);
 		return TC_ACT_UNSPEC;
 	}
 	return count_leaving(socket, what);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* SipHash-2-4 (Aumasson and Bernstein 2012) of a statement: a keyed pseudorandom function
- * for short inputs. */
+/* SipHash-2-4 (Aumasson and Bernstein 2012), of a statement and of more: a keyed
+ * pseudorandom function for short inputs. */
 #ifndef WEIR_TOKEN_SIPHASH_H
 #define WEIR_TOKEN_SIPHASH_H
 
@@ -37,35 +37,51 @@ static __always_inline void sip_round(__u64 v[4])
 	v[2] = ROTATE(v[2], 32);
 }
 
-/* As it stands in the option, read as one word of this machine. */
-static __noinline __u64 mac_of(const struct token_key *key,
-			       const union token_input *input)
+static __always_inline void sip_begin(__u64 v[4], const struct token_key *key)
 {
 	__u64 k0 = key->words[0], k1 = key->words[1];
-	__u64 v[4] = {k0 ^ 0x736f6d6570736575ull, k1 ^ 0x646f72616e646f6dull,
-		      k0 ^ 0x6c7967656e657261ull, k1 ^ 0x7465646279746573ull};
-	__u64 last = (__u64)sizeof(struct token_statement) << 56;
-	int i;
 
-#pragma unroll
-	for (i = 0; i < (int)STATEMENT_WORDS; i++) {
-		__u64 word = LE64(input->words[i]);
+	v[0] = k0 ^ 0x736f6d6570736575ull;
+	v[1] = k1 ^ 0x646f72616e646f6dull;
+	v[2] = k0 ^ 0x6c7967656e657261ull;
+	v[3] = k1 ^ 0x7465646279746573ull;
+}
 
-		v[3] ^= word;
-		sip_round(v);
-		sip_round(v);
-		v[0] ^= word;
-	}
-	v[3] ^= last;
+/* Eight bytes, as they lie in memory. */
+static __always_inline void sip_word(__u64 v[4], __u64 bytes)
+{
+	__u64 word = LE64(bytes);
+
+	v[3] ^= word;
 	sip_round(v);
 	sip_round(v);
-	v[0] ^= last;
+	v[0] ^= word;
+}
+
+/* Of so many bytes, all of them in words. As it stands in the option, read as one word of
+ * this machine. */
+static __always_inline __u64 sip_end(__u64 v[4], __u64 bytes)
+{
+	sip_word(v, LE64(bytes << 56));
 	v[2] ^= 0xff;
 	sip_round(v);
 	sip_round(v);
 	sip_round(v);
 	sip_round(v);
 	return LE64(v[0] ^ v[1] ^ v[2] ^ v[3]);
+}
+
+static __noinline __u64 mac_of(const struct token_key *key,
+			       const union token_input *input)
+{
+	__u64 v[4];
+	int i;
+
+	sip_begin(v, key);
+#pragma unroll
+	for (i = 0; i < (int)STATEMENT_WORDS; i++)
+		sip_word(v, input->words[i]);
+	return sip_end(v, sizeof(struct token_statement));
 }
 
 #endif

@@ -3,18 +3,15 @@
  * which program he is. Asked is the socket that a packet has come to, behind reassembly
  * and all extension headers: no form of a packet reaches the port by another way. A
  * listening socket takes a SYN with a token, and later segments of flows whose SYN had
- * one: so a SYN cookie is no way around. An accepted socket knows whose it is. */
+ * one: so a SYN cookie is no way around. An accepted socket knows whose it is. Where the
+ * scope is the payload, each later segment proves itself as well. */
 #ifndef WEIR_TOKEN_VERIFY_H
 #define WEIR_TOKEN_VERIFY_H
 
-#include "token/maps.h"
+#include "token/segment.h"
 
-#define TCP_LISTEN  10
-#define SOCK_STREAM 1
-#define SOCK_DGRAM  2
-/* IPv6 headers before TCP's that are gone through. */
-#define CHAIN	     6
-#define OPTIONS_MOST 40
+#define TCP_LISTEN 10
+#define SOCK_DGRAM 2
 /* Bytes of a destination options header that are looked through. */
 #define EXTENSION_MOST 62
 /* Refused packets that are kept, of all outcomes. */
@@ -95,98 +92,6 @@ struct {
 	__type(value, __u64);
 } token_refusal_counts SEC(".maps");
 
-/* What is read of a packet. */
-struct token_packet {
-	struct token_flow_key flow;
-	__u32 transport; /* offset of the TCP header */
-	__u32 token;	 /* of a datagram: offset of its token; 0: it has none */
-	/* Of a segment: where the options of IPv4 are, or those of the IPv6 destination
-	 * options header right before TCP's, and how many bytes of them. */
-	__u32 ip_options, ip_options_len;
-	struct tcphdr tcp;
-	__u8 identity[16]; /* whose token it has, if that is right */
-	__u8 protocol;	   /* IPPROTO_TCP or IPPROTO_UDP */
-	__u8 is_bad;	   /* of a datagram: its options contradict themselves */
-	__u8 has_token;
-	__u8 key;
-	__u8 tag[4];
-};
-
-/* Headers that mostly follow each other: one call for both. */
-struct token_headers4 {
-	struct iphdr ip;
-	struct tcphdr tcp;
-};
-struct token_headers6 {
-	struct ipv6hdr ip;
-	struct tcphdr tcp;
-};
-
-/* 0: it is a TCP segment. No packet that is one is shorter than both headers. */
-static __always_inline int read_packet(struct __sk_buff *skb, struct token_packet *packet)
-{
-	__u32 at, i;
-	__u8 next;
-
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct token_headers4 headers;
-
-		if (bpf_skb_load_bytes(skb, 0, &headers, sizeof(headers)))
-			return -1;
-		map_v4(packet->flow.source, headers.ip.saddr);
-		map_v4(packet->flow.dest, headers.ip.daddr);
-		next = headers.ip.protocol;
-		at = headers.ip.ihl * 4;
-		packet->tcp = headers.tcp;
-		/* Sockets get whole packets; a gateway without reassembly may not. */
-		if (headers.ip.version != 4 || at < sizeof(headers.ip) ||
-		    headers.ip.frag_off & bpf_htons(0x3fff) || next != IPPROTO_TCP)
-			return -1;
-		if (at != sizeof(headers.ip) &&
-		    bpf_skb_load_bytes(skb, at, &packet->tcp, sizeof(packet->tcp)))
-			return -1;
-		packet->ip_options = sizeof(headers.ip);
-		packet->ip_options_len = at - sizeof(headers.ip);
-	} else {
-		struct token_headers6 headers;
-
-		if (bpf_skb_load_bytes(skb, 0, &headers, sizeof(headers)))
-			return -1;
-		if (headers.ip.version != 6)
-			return -1;
-		__builtin_memcpy(packet->flow.source, &headers.ip.saddr, 16);
-		__builtin_memcpy(packet->flow.dest, &headers.ip.daddr, 16);
-		next = headers.ip.nexthdr;
-		at = sizeof(headers.ip);
-		packet->tcp = headers.tcp;
-		for (i = 0; i < CHAIN; i++) {
-			__u8 head[2];
-
-			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
-			    next != IPPROTO_DSTOPTS)
-				break;
-			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
-				return -1;
-			if (next == IPPROTO_DSTOPTS && head[0] == IPPROTO_TCP) {
-				packet->ip_options = at + 2;
-				packet->ip_options_len = head[1] * 8 + 6;
-			}
-			next = head[0];
-			at += (head[1] + 1) * 8;
-		}
-		if (next != IPPROTO_TCP)
-			return -1;
-		if (at != sizeof(headers.ip) &&
-		    bpf_skb_load_bytes(skb, at, &packet->tcp, sizeof(packet->tcp)))
-			return -1;
-	}
-	packet->protocol = IPPROTO_TCP;
-	packet->transport = at;
-	packet->flow.source_port = packet->tcp.source;
-	packet->flow.dest_port = packet->tcp.dest;
-	return 0;
-}
-
 /* The way through the options of a TCP or IPv4 header, or of an IPv6 extension header. */
 struct token_scan {
 	__u8 bytes[64]; /* a power of two: offsets are masked for the verifier */
@@ -196,6 +101,7 @@ struct token_scan {
 	__u32 is_bad;
 	__u32 kind; /* of the option that is looked for */
 	__u32 is_ipv6;
+	__u32 wanted; /* bytes that a token has to have */
 };
 
 static long scan_option(__u32 number, struct token_scan *scan)
@@ -222,7 +128,7 @@ static long scan_option(__u32 number, struct token_scan *scan)
 	if (kind == scan->kind && len >= 4 &&
 	    scan->bytes[(at + 2) & 63] == TOKEN_EXID >> 8 &&
 	    scan->bytes[(at + 3) & 63] == (TOKEN_EXID & 0xff)) {
-		if (scan->found || len != TOKEN_BYTES) {
+		if (scan->found || len != scan->wanted) {
 			scan->is_bad = 1;
 			return 1;
 		}
@@ -233,15 +139,18 @@ static long scan_option(__u32 number, struct token_scan *scan)
 }
 
 /* The same in the IP header of a SYN. */
-static __noinline enum token_outcome read_ip_option(struct __sk_buff *skb,
-						    const struct token_packet *packet,
-						    struct token_option *option)
+static __noinline enum token_outcome find_ip_option(struct __sk_buff *skb,
+						    struct token_packet *packet)
 {
-	struct token_scan scan = {.kind = TOKEN_IP_KIND, .len = packet->ip_options_len};
+	struct token_scan scan = {
+		.kind = TOKEN_IP_KIND,
+		.wanted = TOKEN_BYTES,
+		.len = packet->ip_options_len,
+	};
 	__u32 begin = packet->ip_options, more = scan.len - 1;
 
 	scan.is_ipv6 = skb->protocol != bpf_htons(ETH_P_IP);
-	/* As in read_option. */
+	/* As in find_option. */
 	barrier_var(more);
 	if (more >= EXTENSION_MOST)
 		return TOKEN_MISSING;
@@ -252,17 +161,15 @@ static __noinline enum token_outcome read_ip_option(struct __sk_buff *skb,
 		return TOKEN_MALFORMED;
 	if (!scan.found)
 		return TOKEN_MISSING;
-	if (bpf_skb_load_bytes(skb, begin + scan.found - 1, option, sizeof(*option)))
-		return TOKEN_MALFORMED;
+	packet->token = begin + scan.found - 1;
 	return TOKEN_VALID;
 }
 
-/* TOKEN_VALID: there is one, in `option`. */
-static __noinline enum token_outcome read_option(struct __sk_buff *skb,
-						 const struct token_packet *packet,
-						 struct token_option *option)
+/* TOKEN_VALID: there is one of so many bytes, at packet->token. */
+static __noinline enum token_outcome
+find_option(struct __sk_buff *skb, struct token_packet *packet, __u32 wanted)
 {
-	struct token_scan scan = {.kind = TOKEN_KIND};
+	struct token_scan scan = {.kind = TOKEN_KIND, .wanted = wanted};
 	__u32 begin = packet->transport + sizeof(packet->tcp), more;
 
 	if (packet->tcp.doff < 5)
@@ -279,8 +186,7 @@ static __noinline enum token_outcome read_option(struct __sk_buff *skb,
 		return TOKEN_MALFORMED;
 	if (!scan.found)
 		return TOKEN_MISSING;
-	if (bpf_skb_load_bytes(skb, begin + scan.found - 1, option, sizeof(*option)))
-		return TOKEN_MALFORMED;
+	packet->token = begin + scan.found - 1;
 	return TOKEN_VALID;
 }
 
@@ -348,23 +254,83 @@ static __noinline enum token_outcome verify_token(struct token_packet *packet,
 	return TOKEN_VALID;
 }
 
+/* Does a requirement want a token in each segment? */
+static __always_inline int wants_payload(const struct token_control *control,
+					 __u32 requirement)
+{
+	__u32 place =
+		(requirement & 63) + (control->generation & 1 ? TOKEN_REQUIREMENTS : 0);
+	struct token_requirement *about;
+
+	about = bpf_map_lookup_elem(&token_requirements, &place);
+	return about && about->scope == TOKEN_SCOPE_PAYLOAD;
+}
+
+/* A segment behind the SYN of a connection whose segments are to have tokens, and whose
+ * SYN, with the number packet->isn, was of this identity. TOKEN_PROVEN: it is as it was
+ * sent. */
+static __noinline enum token_outcome verify_segment(struct __sk_buff *skb,
+						    struct token_packet *packet,
+						    const struct token_control *control,
+						    const __u8 identity[16])
+{
+	enum token_outcome outcome = find_option(skb, packet, TOKEN_SEGMENT_BYTES);
+	struct token_segment token = {};
+	struct token_claim claim = {};
+	struct token_claimed *claimed;
+	__u64 epoch, mac = 0, said;
+	__s16 ahead;
+
+	if (outcome != TOKEN_VALID)
+		return outcome;
+	if (packet->token + sizeof(token) != packet->transport + packet->tcp.doff * 4 ||
+	    bpf_skb_load_bytes(skb, packet->token, &token, sizeof(token)))
+		return TOKEN_MALFORMED;
+	packet->has_token = 1;
+	packet->key = token.key;
+	__builtin_memcpy(packet->tag, identity, sizeof(packet->tag));
+	if (token.version != (TOKEN_VERSION | TOKEN_SEGMENT_BIT))
+		return TOKEN_OTHER_VERSION;
+	if (!(control->keys[token.key >> 6 & 3] >> (token.key & 63) & 1))
+		return TOKEN_UNKNOWN_KEY;
+	epoch = epoch_now();
+	ahead = bpf_ntohs(token.epoch) - (__u16)epoch;
+	if (ahead > TOKEN_SLACK || ahead < -TOKEN_SLACK)
+		return TOKEN_OTHER_EPOCH;
+	__builtin_memcpy(claim.tag, identity, sizeof(claim.tag));
+	claim.key_id = token.key;
+	claimed = bpf_map_lookup_elem(&token_claims, &claim);
+	if (!claimed || !is_same(claimed->identity, identity))
+		return TOKEN_NOT_NAMED;
+	if (mac_of_segment(skb, &claimed->key, packet, epoch + ahead, &mac))
+		return TOKEN_MALFORMED;
+	__builtin_memcpy(&said, token.mac, sizeof(said));
+	return mac == said ? TOKEN_PROVEN : TOKEN_WRONG_MAC;
+}
+
 /* A SYN. TOKEN_VALID: its flow is remembered. */
 static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 						struct token_packet *packet,
 						const struct token_control *control,
 						__u32 requirement)
 {
-	struct token_option option = {};
-	enum token_outcome outcome = read_option(skb, packet, &option);
+	enum token_outcome outcome = find_option(skb, packet, TOKEN_BYTES);
 	struct token_flow flow = {}, *before;
+	struct token_option option = {};
 
 	if (outcome == TOKEN_MISSING && packet->ip_options_len)
-		outcome = read_ip_option(skb, packet, &option);
+		outcome = find_ip_option(skb, packet);
 	if (outcome != TOKEN_VALID)
 		return outcome;
+	if (bpf_skb_load_bytes(skb, packet->token, &option, sizeof(option)))
+		return TOKEN_MALFORMED;
 	outcome = verify_token(packet, &option, control, requirement);
 	if (outcome != TOKEN_VALID)
 		return outcome;
+	/* What a SYN carries already (Fast Open) is signed by nobody. */
+	if (skb->len > packet->transport + packet->tcp.doff * 4 &&
+	    wants_payload(control, requirement))
+		return TOKEN_MISSING;
 	copy_identity(flow.identity, packet->identity);
 	flow.isn = packet->tcp.seq;
 	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
@@ -453,34 +419,31 @@ static __always_inline int finish(const struct token_control *control,
 	return passes;
 }
 
-/* A packet for a socket at a port of `candidates`. 1: it passes. */
-static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
+/* A segment on an accepted connection whose segments are to have tokens. 1: it passes. */
+static __noinline int judge_segment(struct __sk_buff *skb,
+				    const struct token_control *control,
+				    const struct token_accepted *accepted)
+{
+	struct token_packet packet = {.isn = accepted->isn};
+	enum token_outcome outcome = TOKEN_MALFORMED;
+
+	if (!read_packet(skb, 0, &packet))
+		outcome = verify_segment(skb, &packet, control, accepted->identity);
+	return finish(control, &packet, outcome, accepted->requirement);
+}
+
+/* A packet for a socket at a port of `candidates`, of which it is not known yet what
+ * holds: a listening one (`accepted` is NULL), or one under another policy. 1: it passes.
+ */
+static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted *accepted,
 				   const struct token_control *control, __u64 candidates)
 {
 	struct token_search search = {};
-	struct token_accepted *accepted = NULL;
 	struct token_packet packet = {};
 	struct token_flow *flow;
 	enum token_outcome outcome;
-	int listens = sk->state == TCP_LISTEN;
 
-	if (!listens) {
-		accepted = bpf_sk_storage_get(&token_accepted, sk, 0,
-					      BPF_SK_STORAGE_GET_F_CREATE);
-		if (!accepted)
-			return 0;
-		if (sk->state == TCP_SYN_SENT)
-			accepted->is_own = 1;
-		if (accepted->is_own)
-			return 1;
-		if (accepted->generation == control->generation) {
-			if (accepted->outcome == TOKEN_FREE)
-				return 1;
-			return finish(control, NULL, accepted->outcome,
-				      accepted->requirement);
-		}
-	}
-	search.is_sourceless = read_packet(skb, &packet) != 0;
+	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
 	search.network.bits = 32 + 128;
 	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
 	search.candidates = candidates;
@@ -496,7 +459,7 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 		return 1;
 	}
 	search.found--;
-	if (listens && packet.tcp.syn && !packet.tcp.ack)
+	if (!accepted && packet.tcp.syn && !packet.tcp.ack)
 		return finish(control, &packet,
 			      verify_syn(skb, &packet, control, search.found),
 			      search.found);
@@ -504,6 +467,7 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
 		if (flow) {
 			copy_identity(accepted->identity, flow->identity);
+			accepted->isn = flow->isn;
 			accepted->is_proven = 1;
 			/* What a gateway here has noted stays. */
 			if (!flow->used)
@@ -518,15 +482,51 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 					  : TOKEN_NOT_NAMED;
 		accepted->outcome = outcome;
 		accepted->requirement = search.found;
+		accepted->is_payload = wants_payload(control, search.found);
 		accepted->generation = control->generation;
+		copy_identity(packet.identity, accepted->identity);
+		packet.isn = accepted->isn;
 	} else {
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
-		if (flow)
+		if (flow) {
 			outcome = is_named(control, flow->identity, search.found)
 					  ? TOKEN_PROVEN
 					  : TOKEN_NOT_NAMED;
+			copy_identity(packet.identity, flow->identity);
+			packet.isn = flow->isn;
+		}
 	}
+	if (outcome == TOKEN_PROVEN && wants_payload(control, search.found))
+		outcome = verify_segment(skb, &packet, control, packet.identity);
 	return finish(control, &packet, outcome, search.found);
+}
+
+/* A packet for a TCP socket at a port of `candidates`. 1: it passes. One of a connection
+ * that is known is not read, unless each of its segments has to prove itself: it has
+ * nothing of the others on its way. */
+static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock *sk,
+					  const struct token_control *control,
+					  __u64 candidates)
+{
+	struct token_accepted *accepted;
+
+	if (sk->state == TCP_LISTEN)
+		return judge_packet(skb, NULL, control, candidates);
+	accepted =
+		bpf_sk_storage_get(&token_accepted, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!accepted)
+		return 0;
+	if (sk->state == TCP_SYN_SENT)
+		accepted->is_own = 1;
+	if (accepted->is_own)
+		return 1;
+	if (accepted->generation != control->generation)
+		return judge_packet(skb, accepted, control, candidates);
+	if (accepted->outcome == TOKEN_FREE)
+		return 1;
+	if (accepted->outcome == TOKEN_PROVEN && accepted->is_payload)
+		return judge_segment(skb, control, accepted);
+	return finish(control, NULL, accepted->outcome, accepted->requirement);
 }
 
 #endif

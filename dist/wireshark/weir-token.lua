@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Shows the token of weir in a TCP SYN or a UDP datagram: a field for each part, to filter by. Whether the
+-- Shows the token of weir in a TCP SYN, a segment or a UDP datagram: a field for each part, to filter by. Whether the
 -- MAC is right takes the key: weir-token-verify(1) says it.
 --
 --   tshark -X lua_script:weir-token.lua -r capture.pcap -Y weir_token
@@ -10,10 +10,14 @@
 local IP_KIND = 30
 local KIND, EXID, BYTES, EPOCH_SECONDS, EPOCH_SLACK = 254, 0x7765, 20, 64, 1
 
+-- Of a segment whose token is about its payload.
+local SEGMENT_BYTES = 16
+
 local token = Proto("weir_token", "weir token")
 
 local fields = {
-	version = ProtoField.uint8("weir_token.version", "Version"),
+	version = ProtoField.uint8("weir_token.version", "Version", base.DEC, nil, 0x7f),
+	payload = ProtoField.bool("weir_token.payload", "About the payload", 8, nil, 0x80),
 	key = ProtoField.uint8("weir_token.key", "Key id"),
 	epoch = ProtoField.uint16("weir_token.epoch", "Epoch, lower half"),
 	began = ProtoField.absolute_time("weir_token.epoch_time", "Epoch began", base.UTC),
@@ -51,12 +55,14 @@ end
 
 local function show(range, pinfo, tree)
 	local subtree = tree:add(token, range)
-	if range:len() ~= BYTES then
+	local is_segment = range:len() == SEGMENT_BYTES and range(4, 1):bitfield(0, 1) == 1
+	if range:len() ~= BYTES and not is_segment then
 		subtree:add_proto_expert_info(experts.length)
 		return
 	end
-	local version = range(4, 1):uint()
+	local version = is_segment and range(4, 1):bitfield(1, 7) or range(4, 1):uint()
 	subtree:add(fields.version, range(4, 1))
+	subtree:add(fields.payload, range(4, 1))
 	if version ~= 1 then
 		subtree:add_proto_expert_info(experts.version)
 		return
@@ -65,10 +71,15 @@ local function show(range, pinfo, tree)
 	subtree:add(fields.key, range(5, 1))
 	subtree:add(fields.epoch, range(6, 2))
 	subtree:add(fields.began, range(6, 2), NSTime.new(epoch * EPOCH_SECONDS, 0)):set_generated()
-	subtree:add(fields.tag, range(8, 4))
-	subtree:add(fields.mac, range(12, 8))
-	subtree:append_text(string.format(", key %d, %s…", range(5, 1):uint(),
-		tostring(range(8, 4):bytes()):lower()))
+	if is_segment then
+		subtree:add(fields.mac, range(8, 8))
+		subtree:append_text(string.format(", key %d, payload", range(5, 1):uint()))
+	else
+		subtree:add(fields.tag, range(8, 4))
+		subtree:add(fields.mac, range(12, 8))
+		subtree:append_text(string.format(", key %d, %s…", range(5, 1):uint(),
+			tostring(range(8, 4):bytes()):lower()))
+	end
 	if math.abs(ahead) > EPOCH_SLACK then
 		subtree:add_proto_expert_info(experts.epoch)
 	end

@@ -12,6 +12,7 @@ use weir_token::{
     find,
     flow_table::FlowTable,
     key_file::Key,
+    segment,
     verify::{Segment, Verifier},
 };
 
@@ -67,6 +68,10 @@ fuzz_target!(|input: Input| {
     read_capture(input.capture_kind, &input.capture, verifier.clone());
     // Nobody without the key gets in.
     assert!(verifier.verify(&input.packet, EPOCH).is_err());
+    if let Some(found) = Segment::read(&input.packet) {
+        let verdict = segment::verify(&found, input.isn, &verifier.keys, &identity, EPOCH);
+        assert!(verdict.is_err());
+    }
     if let Ok(Some(option)) = find(&input.options) {
         assert_eq!(find(&option.bytes()), Ok(Some(option)));
     }
@@ -94,6 +99,7 @@ fuzz_target!(|input: Input| {
         flags: 2,
         options: Some(&options),
         ip_token: Ok(None),
+        bytes: &[],
     };
     if is_free {
         assert_eq!(verifier.verify_segment(&segment, EPOCH), Ok(identity));

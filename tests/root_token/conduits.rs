@@ -53,8 +53,15 @@ fn probe(lab: &Lab, name: &str) {
 }
 
 fn configure(lab: &Lab, more: &str) {
+    configure_with(
+        lab,
+        &format!("conduits = [\"ip-option\", \"tcp-option\"]\n{more}"),
+    );
+}
+
+fn configure_with(lab: &Lab, more: &str) {
     lab.client.configure(&format!(
-        "[app]\ncgroup = \"{{cgroup}}\"\ndefault = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n[token]\nkeys = \"{{dir}}/keys\"\nsign_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\nsign_udp_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\nconduits = [\"ip-option\", \"tcp-option\"]\n{more}"
+        "[app]\ncgroup = \"{{cgroup}}\"\ndefault = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n[token]\nkeys = \"{{dir}}/keys\"\nsign_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\nsign_udp_to = [\"198.51.100.0/24\", \"2001:db8:2::/64\"]\n{more}"
     ));
 }
 
@@ -216,4 +223,82 @@ fn root_tokens_go_by_the_conduit_that_passed_in_a_probe() {
     for address in SERVER {
         assert_eq!(tokens_of_a_syn(&lab, address, PORT), [true, false]);
     }
+}
+
+/// Segments have their tokens in the TCP header, and their SYN as well, beside datagrams with
+/// theirs in IP's at the same interface; where TCP options do not pass there are none.
+#[test]
+fn root_segments_are_signed_where_tcp_options_passed_in_a_probe() {
+    if skipped(&["nft", "/usr/sbin/nginx", "curl"]) {
+        return;
+    }
+    let Some(mut lab) = Lab::new("segment") else {
+        return;
+    };
+    let conf = nginx_conf(&lab.server.weir.path(""));
+    let _nginx = lab
+        .server
+        .spawn(&["/usr/sbin/nginx", "-c", conf.to_str().unwrap()]);
+    let payload = |lab: &Lab, file: &str| {
+        let file = format!("scope = \"payload\"\nprobe_result = \"{{dir}}/{file}\"\n");
+        configure_with(lab, &file);
+    };
+    probe(&lab, "passes.jsonl");
+    filter(&lab, STRIP_TCP);
+    probe(&lab, "strips.jsonl");
+    filter(&lab, "");
+    payload(&lab, "passes.jsonl");
+    lab.client.weir.start();
+    let run = || drop(lab.client.curl(SERVER[0], OPEN));
+    let curl = lab.client.known("/curl", run);
+    lab.server.copy_keys(&lab.client);
+    lab.server.require(&curl, "scope = \"payload\"\n");
+    lab.server.weir.start();
+    gets_in(&lab);
+    assert_eq!(conduits(&lab), all("tcp-option", "ip-option", "probe"));
+    let signing = |kind: &str, what: &str| {
+        let signing = &lab.client.token()["signing"];
+        signing[kind][what].as_u64().unwrap()
+    };
+    for address in SERVER {
+        let (signed, proven) = (signing("segments", "signed"), lab.server.outcome("proven"));
+        assert_eq!(tokens_of_a_syn(&lab, address, PORT), [false, true]);
+        assert!(signing("segments", "signed") > signed);
+        assert!(lab.server.outcome("proven") > proven);
+        let signed = signing("udp", "signed");
+        soon("datagrams to be signed", || {
+            lab.ask(address, datagrams::OPEN, "plain", &[40]);
+            (signing("udp", "signed") > signed).then_some(())
+        });
+    }
+    let text = lab.client.weir.ask(&["status"]).1;
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "signing each segment at eth0: ",
+        "signing UDP to 198.51.100.0/24 2001:db8:2::/64 at eth0: ",
+        "tokens by TCP to 2001:db8:2::/64 as tcp-option: by the probe of 20",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+
+    // Connections that get none go on all the same where nobody wants one.
+    payload(&lab, "strips.jsonl");
+    lab.client.weir.done(&["reload"]);
+    assert_eq!(conduits(&lab), all("none", "ip-option", "probe"));
+    assert!(lab.client.weir.alerts().contains("no token is sent by TCP"));
+    let signed = signing("segments", "signed");
+    for address in SERVER {
+        assert_eq!(tokens_of_a_syn(&lab, address, OPEN), [false, false]);
+        assert_eq!(lab.client.curl(address, OPEN), "200");
+        assert_eq!(lab.client.curl(address, PORT), "000");
+    }
+    assert_eq!(signing("segments", "signed"), signed);
+    for reason in ["without_signer", "without_interface", "without_room"] {
+        assert_eq!(signing("segments", reason), 0, "{reason}");
+    }
+    // The kernel refuses none of it: "ip-option" is told before.
+    configure(&lab, "scope = \"payload\"\n");
+    let (code, said) = lab.client.weir.ask(&["reload"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("conduits has \"ip-option\""), "{said}");
 }

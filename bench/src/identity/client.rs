@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
 
 use super::server::{ACCEPT, DISCARD, ECHO};
 use crate::{cores, report::percentile};
@@ -50,6 +51,9 @@ pub struct ClientArgs {
     /// which program this is
     #[arg(long)]
     remap: bool,
+    /// Congestion control that sends when it may, and not by a timer for each packet
+    #[arg(long)]
+    unpaced: bool,
 }
 
 /// What the client reached.
@@ -75,14 +79,24 @@ pub fn run(args: &ClientArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Connects; `unpaced`: with Reno, which is in each kernel.
+fn connect(to: SocketAddr, unpaced: bool) -> anyhow::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    if unpaced {
+        socket.set_tcp_congestion(b"reno")?;
+    }
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 fn streams(args: &ClientArgs, time: Duration) -> anyhow::Result<Reached> {
     let begin = Arc::new(Barrier::new(args.number + 1));
     let to = SocketAddr::new(args.to, DISCARD);
     let threads: Vec<_> = (0..args.number)
         .map(|_| {
-            let begin = begin.clone();
+            let (begin, unpaced) = (begin.clone(), args.unpaced);
             thread::spawn(move || -> anyhow::Result<u64> {
-                let connected = TcpStream::connect(to);
+                let connected = connect(to, unpaced);
                 begin.wait();
                 let mut stream = connected?;
                 let bytes = vec![7_u8; 128 << 10];

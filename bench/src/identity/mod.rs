@@ -70,6 +70,8 @@ enum Through {
     },
     /// Weir with a client that is known, and tokens.
     Tokens(TokenUse),
+    /// Without superpackets at the client's device (GSO), as where segments are signed.
+    SingleSegments,
     Conntrack,
     Queue,
 }
@@ -81,6 +83,10 @@ enum TokenUse {
     Signed,
     /// The client signs, and the server lets no others in.
     Required,
+    /// The client signs each segment.
+    SegmentsSigned,
+    /// The client signs each segment, and the server takes no others.
+    Segments,
     /// Others than those that are measured, on both sides.
     Elsewhere,
     /// The client signs its datagrams.

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use weir_bpf::identity::{CgroupAt, missing};
+use weir_bpf::{
+    device,
+    identity::{CgroupAt, missing},
+};
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 
 use super::{Load, Through, client::Reached, enforced::Enforced, server, tokens::Tokens};
@@ -135,6 +138,12 @@ enum Gate<'a> {
     },
     Loaded {
         tokens: &'a Tokens,
+        client: &'a Namespace,
+    },
+    SingleSegments {
+        client: &'a Namespace,
+        /// What the device had before.
+        segments: u32,
     },
     Rules {
         client: &'a Namespace,
@@ -153,7 +162,7 @@ impl<'a> Gate<'a> {
             Through::Nothing => Ok(Self::Nothing),
             Through::Weir { .. } | Through::Tokens(_) if site.tokens.is_some() => {
                 let tokens = site.tokens.as_ref().context("they are loaded")?;
-                let gate = Self::Loaded { tokens };
+                let gate = Self::Loaded { tokens, client };
                 let used = match through {
                     Through::Tokens(used) => Some(used),
                     _ => None,
@@ -164,6 +173,12 @@ impl<'a> Gate<'a> {
             Through::Weir { size, knows } => Ok(Self::Weir {
                 _enforced: Box::new(Enforced::start(&site.cgroup, size, knows)?),
             }),
+            Through::SingleSegments => {
+                let index = client.ifindex(CLIENT_DEVICE)?;
+                let segments = client.enter(|| device::gso_max_segments(index))??;
+                superpackets(client, 1)?;
+                Ok(Self::SingleSegments { client, segments })
+            }
             Through::Tokens(_) => bail!("tokens are not loaded"),
             Through::Conntrack => {
                 let text = "table inet bench {\n\
@@ -202,13 +217,20 @@ impl Drop for Gate<'_> {
         let undone = match self {
             Self::Rules { client } => nft(client, "delete table inet bench\n"),
             Self::Queue { client, .. } => to_queue(client, "-D"),
-            Self::Loaded { tokens } => tokens.pause(),
+            Self::Loaded { tokens, client } => tokens.pause(Some(client)),
+            Self::SingleSegments { client, segments } => superpackets(client, *segments),
             Self::Nothing | Self::Weir { .. } => Ok(()),
         };
         if let Err(error) = undone {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Has superpackets of so many segments made for the client's device.
+fn superpackets(client: &Namespace, segments: u32) -> anyhow::Result<()> {
+    let index = client.ifindex(CLIENT_DEVICE)?;
+    Ok(client.enter(|| device::set_gso_max_segments(index, segments))??)
 }
 
 /// Adds the rules by which all that goes out waits for the queue's program, or takes them

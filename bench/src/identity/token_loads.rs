@@ -3,13 +3,17 @@
 
 use std::{net::IpAddr, path::Path};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use weir_bpf::{
     identity::{CgroupAt, missing},
     prog_test_run,
-    token::{self, detach},
+    token::{self, Scope, detach},
 };
-use weir_token::{IdentityKey, KeyId, Statement, TokenOption, VERSION, epoch_at};
+use weir_token::{
+    IdentityKey, KeyId, Statement, TokenOption, VERSION, epoch_at,
+    segment::{self, SEGMENT_BIT, SEGMENT_TOKEN_BYTES, SegmentToken},
+    verify::Segment,
+};
 
 use super::{
     IdentityArgs, KNOWN, LEVEL, Load, NONE, Rows, Through, TokenUse,
@@ -27,10 +31,21 @@ const STREAM: &[(&str, Through)] = &[
     (LEVEL, KNOWN),
     ("signed", Through::Tokens(TokenUse::Signed)),
     (CONDUIT, Through::Tokens(TokenUse::Required)),
+    // The limit of what comes next, and what it does to other connections at the device.
+    ("one segment at a time", Through::SingleSegments),
+    ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
+    ("payload", Through::Tokens(TokenUse::Segments)),
     // The way of DAF, without what it does to a packet.
     ("nfqueue", Through::Queue),
 ];
 const CONNECT: &[(&str, Through)] = STREAM.split_at(4).0;
+/// What sends segments one by one, where no timer paces them.
+const UNPACED: &[(&str, Through)] = &[
+    ("none", NONE),
+    ("one segment at a time", Through::SingleSegments),
+    ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
+    ("payload", Through::Tokens(TokenUse::Segments)),
+];
 /// Tokens are in force on both sides, but not about this traffic.
 const UNSIGNED: &[(&str, Through)] = &[
     (LEVEL, KNOWN),
@@ -61,9 +76,14 @@ const fn load(
     }
 }
 
-const LOADS: [Load; 6] = [
+const LOADS: [Load; 7] = [
     load("stream 1", &["--load", "stream"], STREAM),
     load("stream 8", &["--load", "stream", "--number", "8"], STREAM),
+    load(
+        "unpaced stream 1",
+        &["--load", "stream", "--unpaced"],
+        UNPACED,
+    ),
     Load {
         unit: "µs",
         scale: 1e-3,
@@ -94,6 +114,10 @@ const SYNS: u16 = 4000;
 /// Runs of a later packet of one connection in a round.
 const REPEAT: u32 = 1_000_000;
 const PORT: u16 = 8080;
+/// The payload of a segment with a token at an MTU of 1500, of IPv4.
+const SEGMENT_PAYLOAD: usize = 1432;
+/// Runs of such a segment in a round.
+const SEGMENT_REPEAT: u32 = 100_000;
 const MATCHES: u32 = 0xffff;
 
 /// Measures all rows.
@@ -200,10 +224,37 @@ fn frame(client: u16, is_v6: bool, is_syn: bool) -> Vec<u8> {
     frame
 }
 
+/// A full segment of a connection, with a token of its own: IPv4's is 1448 bytes long behind the
+/// time stamps, less the token.
+fn segment_frame(client: u16, is_v6: bool) -> anyhow::Result<Vec<u8>> {
+    let syn = frame(client, is_v6, false);
+    let transport = if is_v6 { 14 + 40 } else { 14 + 20 };
+    let mut frame = syn[..transport + 20].to_vec();
+    let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let epoch = epoch_at(seconds.map_or(0, |since| since.as_secs()));
+    let mut token = SegmentToken {
+        version: VERSION | SEGMENT_BIT,
+        key_id: KeyId::MIN.number(),
+        epoch: epoch as u16,
+        mac: [0; 8],
+    };
+    // Time stamps between padding, then the token.
+    frame[transport + 12] = ((20 + 12 + SEGMENT_TOKEN_BYTES) as u8 / 4) << 4;
+    frame.extend([1, 1, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0]);
+    let at = frame.len();
+    frame.extend(token.bytes());
+    frame.extend([7; SEGMENT_PAYLOAD]);
+    let segment = Segment::read(&frame[14..]).context("a segment")?;
+    let mac = segment::mac(&segment, 7, KeyId::MIN, epoch, &IdentityKey(KEY));
+    token.mac = mac.context("a header with room for a token")?;
+    frame[at..at + SEGMENT_TOKEN_BYTES].copy_from_slice(&token.bytes());
+    Ok(frame)
+}
+
 /// The verifier by BPF_PROG_RUN: SYNs of connections that are new to it, one run each, and a
 /// later packet of one of them.
 fn verify_rows(report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
-    if !["verify new flow", "verify packet"]
+    if !["verify new flow", "verify packet", "verify segment"]
         .iter()
         .any(|name| format!("target {name} ipv6").contains(&args.only))
     {
@@ -214,23 +265,24 @@ fn verify_rows(report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
     let measured = verify_values(root, &instance, args.rounds.max(1));
     detach(root, &instance)?;
     let _ = std::fs::remove_dir(root.join(&instance));
-    for (family, [new_flow, packet]) in ["", " ipv6"].into_iter().zip(measured?) {
+    for (family, [new_flow, packet, segment]) in ["", " ipv6"].into_iter().zip(measured?) {
         report.add(&format!("target verify new flow{family}"), "ns", &new_flow);
         report.add(&format!("target verify packet{family}"), "ns", &packet);
+        report.add(&format!("verify segment{family}"), "ns", &segment);
     }
     Ok(())
 }
 
-/// By family: of new flows, of packets; by round.
-fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[[Vec<f64>; 2]; 2]> {
-    let mut values: [[Vec<f64>; 2]; 2] = Default::default();
+/// By family: of new flows, of packets, of segments with a token; by round.
+fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[[Vec<f64>; 3]; 2]> {
+    let mut values: [[Vec<f64>; 3]; 2] = Default::default();
     for _ in 0..rounds {
         // Tables of their own: no flow is known.
         detach(root, instance)?;
         let (tokens, loaded) = token::Tokens::load(root, instance, &CgroupAt::open(None)?, None)?;
         tokens.put_clock(token::clock_offset())?;
         tokens.put_policy(&requirement(&[PORT]))?;
-        for (is_v6, [new_flow, packet]) in [false, true].into_iter().zip(&mut values) {
+        for (is_v6, [new_flow, packet, _]) in [false, true].into_iter().zip(&mut values) {
             let mut each = Vec::new();
             for client in 1..=SYNS {
                 let ran = prog_test_run::packet(loaded.matcher(), &frame(client, is_v6, true), 1)?;
@@ -245,6 +297,15 @@ fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[
                 "a packet of a proven flow is refused"
             );
             packet.push(f64::from(ran.nanos));
+        }
+        let mut policy = requirement(&[PORT]);
+        policy.requirements[0].scope = Scope::Payload;
+        tokens.put_policy(&policy)?;
+        for (is_v6, [_, _, segment]) in [false, true].into_iter().zip(&mut values) {
+            let frame = segment_frame(1, is_v6)?;
+            let ran = prog_test_run::packet(loaded.matcher(), &frame, SEGMENT_REPEAT)?;
+            ensure!(ran.verdict == MATCHES, "a right segment is refused");
+            segment.push(f64::from(ran.nanos));
         }
     }
     Ok(values)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use weir_bpf::{
     identity::{CgroupAt, Handle, Identity},
-    token::{self, Claim, Conduit, Requirement, TokenPolicy},
+    token::{self, Claim, Conduit, InterfaceSigner, Requirement, Scope, SignedKind, TokenPolicy},
 };
 use weir_core::Prefix;
 use weir_netlab::Namespace;
@@ -30,6 +30,8 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
     let id = KeyId::MIN.number();
     TokenPolicy {
         sign_to: Vec::new(),
+        sign_scope: Scope::Flow,
+        netns: 0,
         sign_udp_to: Vec::new(),
         requirements: vec![Requirement {
             ports: ports.iter().map(|port| (*port, *port)).collect(),
@@ -37,6 +39,7 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
             networks: None,
             identities: vec![IDENTITY],
             drops: true,
+            scope: Scope::Flow,
         }],
         keys: vec![id],
         claims: vec![Claim {
@@ -54,7 +57,9 @@ struct Side {
     /// Attaches it; the side that verifies if that is said.
     attach: Box<dyn Fn(bool) -> weir_bpf::Result<()>>,
     /// Puts tokens into datagrams, on the side that signs.
-    datagram_signer: Option<token::DatagramSigner>,
+    datagram_signer: Option<InterfaceSigner>,
+    /// Puts tokens into segments, there.
+    segment_signer: Option<InterfaceSigner>,
     pins: Vec<PathBuf>,
 }
 
@@ -66,7 +71,8 @@ impl Side {
             pins: enforced::pins(instance)?,
             instance: instance.to_owned(),
             tokens,
-            datagram_signer: loaded.datagram_signer()?,
+            datagram_signer: loaded.signer_at_interfaces(SignedKind::Datagrams)?,
+            segment_signer: loaded.signer_at_interfaces(SignedKind::Segments)?,
             attach: Box::new(move |verify| loaded.attach(verify)),
         })
     }
@@ -102,7 +108,7 @@ impl Tokens {
             server: Side::load(&format!("{instance}-server"), server, None)?,
             enforced,
         };
-        tokens.pause()?;
+        tokens.pause(None)?;
         Ok(tokens)
     }
 
@@ -128,6 +134,7 @@ impl Tokens {
             .iter()
             .map(|text| Ok((text.parse()?, conduit)))
             .collect::<anyhow::Result<_>>()?;
+        let is_payload = matches!(used, TokenUse::Segments | TokenUse::SegmentsSigned);
         let signing = match is_udp {
             true => TokenPolicy {
                 sign_udp_to: signed_to,
@@ -135,6 +142,11 @@ impl Tokens {
             },
             false => TokenPolicy {
                 sign_to: signed_to,
+                sign_scope: match is_payload {
+                    true => Scope::Payload,
+                    false => Scope::Flow,
+                },
+                netns: client.enter(token::network_namespace)??,
                 ..TokenPolicy::default()
             },
         };
@@ -143,8 +155,17 @@ impl Tokens {
             let index = client.ifindex(device)?;
             client.enter(|| datagram_signer.attach(index, true))??;
         }
+        if let (true, Some(segment_signer)) = (is_payload, &self.client.segment_signer) {
+            let index = client.ifindex(device)?;
+            client.enter(|| segment_signer.attach(index, true))??;
+        }
         match used {
-            TokenUse::Signed | TokenUse::DatagramsSigned => Ok(()),
+            TokenUse::Signed | TokenUse::DatagramsSigned | TokenUse::SegmentsSigned => Ok(()),
+            TokenUse::Segments => {
+                let mut policy = requirement(ports);
+                policy.requirements[0].scope = Scope::Payload;
+                self.server.resume(&policy, true)
+            }
             TokenUse::Datagrams => {
                 let mut policy = requirement(ports);
                 policy.requirements[0].udp_ports = vec![(ECHO, ECHO)];
@@ -154,8 +175,13 @@ impl Tokens {
         }
     }
 
-    /// Takes everything out of the way of the traffic.
-    pub fn pause(&self) -> anyhow::Result<()> {
+    /// Takes everything out of the way of the traffic; `client`: the namespace whose device
+    /// may have signed.
+    pub fn pause(&self, client: Option<&Namespace>) -> anyhow::Result<()> {
+        // The device gets its superpackets back.
+        if let (Some(client), Some(signer)) = (client, &self.client.segment_signer) {
+            client.enter(|| signer.keep_only(&[]))?;
+        }
         for side in [&self.client, &self.server] {
             token::detach(Path::new(ROOT), &side.instance)?;
         }
@@ -165,7 +191,7 @@ impl Tokens {
 
 impl Drop for Tokens {
     fn drop(&mut self) {
-        if let Err(error) = self.pause() {
+        if let Err(error) = self.pause(None) {
             eprintln!("{error:#}");
         }
         let of_server = Path::new(ROOT).join(&self.server.instance);

@@ -3,6 +3,7 @@
 use std::io;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use weir_netlink::{Attributes, NLM_F_ACK, Protocol, Request, ask, word};
 
 /// Facts about one interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct Device {
 }
 
 #[repr(C)]
-struct Request {
+struct EthtoolRequest {
     name: [u8; 16],
     data: *mut libc::c_void,
     pad: [u64; 2],
@@ -28,7 +29,7 @@ struct Request {
 /// `data` must point to the structure of the command that it begins with, whole,
 /// and nobody else's meanwhile.
 pub(crate) unsafe fn ethtool(name: &str, data: *mut libc::c_void) -> io::Result<()> {
-    let mut request = Request {
+    let mut request = EthtoolRequest {
         name: padded(name),
         data,
         pad: [0; 2],
@@ -169,6 +170,48 @@ pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
     };
     // SAFETY: an ethtool_value, which the command wants.
     unsafe { ethtool(name, (&raw mut value).cast()) }
+}
+
+/// linux/rtnetlink.h, linux/if_link.h
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
+/// Bytes of `struct ifinfomsg`.
+const IFINFOMSG: usize = 16;
+
+/// `struct ifinfomsg` that names an interface.
+fn link_head(ifindex: u32) -> [u8; IFINFOMSG] {
+    let mut head = [0; IFINFOMSG];
+    head[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    head
+}
+
+/// Of how many segments a superpacket may be that the kernel makes for an interface of the
+/// calling thread's namespace.
+///
+/// # Errors
+/// The interface is not there, or the kernel does not say it.
+pub fn gso_max_segments(ifindex: u32) -> io::Result<u32> {
+    let request = Request::new(RTM_GETLINK, 0, &link_head(ifindex)).finish();
+    let found = ask(Protocol::Route, &request, |message| {
+        let is_link = message.kind == RTM_NEWLINK;
+        let attributes = Attributes::behind(message.body, IFINFOMSG);
+        is_link.then(|| word(attributes.get(IFLA_GSO_MAX_SEGS)?, 0))?
+    })?;
+    let found = found.into_iter().next();
+    found.ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// Says of how many segments a superpacket may be; 1: none are made. It holds for sockets that
+/// connect from now on.
+///
+/// # Errors
+/// The interface is not there, or the device takes another number only.
+pub fn set_gso_max_segments(ifindex: u32, segments: u32) -> io::Result<()> {
+    let request = Request::new(RTM_NEWLINK, NLM_F_ACK, &link_head(ifindex))
+        .attribute(IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes())
+        .finish();
+    ask(Protocol::Route, &request, |_| None::<()>).map(drop)
 }
 
 /// The largest packet that an interface of the calling thread's namespace

@@ -3,15 +3,15 @@
 //! token of whom. Keys come here as keys of SipHash, of one identity each; the secrets that
 //! they are made of do not.
 
-mod datagram_signer;
 mod gate;
+mod interface_signer;
 mod policy;
 mod programs;
 mod refused;
 
-pub use datagram_signer::DatagramSigner;
 pub use gate::match_pin;
-pub use policy::{Claim, Conduit, Requirement, TokenPolicy};
+pub use interface_signer::{InterfaceSigner, SignedKind};
+pub use policy::{Claim, Conduit, Requirement, Scope, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
@@ -162,6 +162,39 @@ pub struct DatagramFlowCounts {
 /// Flows of each of these tables at most.
 pub const MAX_DATAGRAM_FLOWS: usize = abi::TOKEN_DATAGRAM_FLOWS as usize;
 
+/// What became of segments of connections whose scope is the payload; see
+/// `enum token_segment_signing`. All but those that are signed were dropped.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentCounts {
+    /// Segments that left with a token.
+    pub signed: u64,
+    /// There is no key, or the socket is not that of one program that is known.
+    pub without_signer: u64,
+    /// Several in one superpacket.
+    pub superpacket: u64,
+    /// By an interface at which none are signed, or from another network namespace.
+    pub without_interface: u64,
+    /// Other TCP options are in the way.
+    pub without_room: u64,
+    /// The kernel failed.
+    pub broken: u64,
+}
+
+impl SegmentCounts {
+    /// Segments that were dropped.
+    pub fn dropped(&self) -> u64 {
+        let Self {
+            signed: _,
+            without_signer,
+            superpacket,
+            without_interface,
+            without_room,
+            broken,
+        } = self;
+        without_signer + superpacket + without_interface + without_room + broken
+    }
+}
+
 /// Its tables, whether or not the programs are attached.
 pub struct Tokens {
     control: MapHandle,
@@ -170,6 +203,7 @@ pub struct Tokens {
     signers: MapHandle,
     signings: MapHandle,
     udp_signings: MapHandle,
+    segment_signings: MapHandle,
     ports: Words,
     udp_ports: Words,
     udp_since: Words,
@@ -192,6 +226,36 @@ pub fn clock_offset() -> u64 {
     let since_1970 = nanos(rustix::time::ClockId::Realtime);
     since_1970.wrapping_sub(nanos(rustix::time::ClockId::Boottime))
 }
+
+/// The kernel's name for the network namespace of this process, which is not used again.
+///
+/// # Errors
+/// The kernel does not tell it (before Linux 5.14).
+pub fn network_namespace() -> Result<u64> {
+    let what = || "ask which network namespace this is".to_owned();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0");
+    let socket = socket.or_else(|_| std::net::UdpSocket::bind("0.0.0.0:0"));
+    let socket = socket.context(what)?;
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `length` bytes to `cookie`.
+    let rc = unsafe {
+        libc::getsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&socket),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    match rc {
+        0 => Ok(cookie),
+        _ => Err(std::io::Error::last_os_error()).context(what),
+    }
+}
+
+/// asm-generic/socket.h
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// The bytes of a value that goes to the kernel.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
@@ -269,12 +333,13 @@ impl Tokens {
         self.forget_networks_but(control.generation)?;
         self.forget_leftovers(&control)?;
         let signed_to = [
-            (&policy.sign_to, abi::TOKEN_SIGN_TO),
-            (&policy.sign_udp_to, abi::TOKEN_SIGN_UDP_TO),
+            (&policy.sign_to, abi::TOKEN_SIGN_TO, policy.sign_scope),
+            (&policy.sign_udp_to, abi::TOKEN_SIGN_UDP_TO, Scope::Flow),
         ];
-        for (networks, number) in signed_to {
+        for (networks, number, scope) in signed_to {
             for (prefix, conduit) in networks {
-                self.put_network(generation << 8 | number, prefix, *conduit as u32)?;
+                let value = *conduit as u32 | scope.number() << abi::TOKEN_SCOPE_SHIFT;
+                self.put_network(generation << 8 | number, prefix, value)?;
             }
         }
         for port in 0..PORTS {
@@ -293,6 +358,7 @@ impl Tokens {
                     true => abi::TOKEN_REQUIRE,
                     false => abi::TOKEN_LOG,
                 }) as u8,
+                scope: requirement.scope.number() as u8,
                 ..token_requirement::default()
             };
             let key = slot(number).to_ne_bytes();
@@ -334,6 +400,7 @@ impl Tokens {
                 .context(|| "write a key of an identity".into())?;
         }
         self.put_since(policy);
+        control.netns = policy.netns;
         control.generation = generation;
         control.requirements = policy.requirements.len() as u32;
         self.put_control(&control)?;
@@ -537,6 +604,19 @@ impl Tokens {
             proven: read(abi::TOKEN_UDP_PROVEN)?,
             own: read(abi::TOKEN_UDP_OWN)?,
             logged: read(abi::TOKEN_UDP_LOGGED)?,
+        })
+    }
+
+    /// What became of segments on the side that signs.
+    pub fn segments(&self) -> Result<SegmentCounts> {
+        let read = |number| sum_of(&self.segment_signings, number, "tokens");
+        Ok(SegmentCounts {
+            signed: read(abi::TOKEN_SEGMENT_SIGNED)?,
+            without_signer: read(abi::TOKEN_SEGMENT_NO_SIGNER)?,
+            superpacket: read(abi::TOKEN_SEGMENT_SUPER)?,
+            without_interface: read(abi::TOKEN_SEGMENT_NO_PLACE)?,
+            without_room: read(abi::TOKEN_SEGMENT_NO_ROOM)?,
+            broken: read(abi::TOKEN_SEGMENT_BROKEN)?,
         })
     }
 

@@ -13,7 +13,7 @@ use weir_bpf::{
     identity::{self, CgroupAt, Identity},
     prog_test_run,
     token::{
-        Claim, IdentityPrefix, KEPT, Loaded, Outcome, Requirement, TokenPolicy, Tokens,
+        Claim, IdentityPrefix, KEPT, Loaded, Outcome, Requirement, Scope, TokenPolicy, Tokens,
         clock_offset, detach, refusals,
     },
 };
@@ -27,20 +27,24 @@ use weir_token::{
 mod datagrams;
 #[path = "root_token/known_flows.rs"]
 mod known_flows;
+#[path = "root_token/segments.rs"]
+mod segments;
 
 const ROOT: &str = "/sys/fs/bpf/weir";
 const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;
 /// What the verifier of Linux 6.18 has looked at, and half as much again; that of 6.12 looks
 /// at up to a twentieth more.
-const MOST: [(&str, u64); 7] = [
-    ("sign", 3_100),
-    ("keep", 300),
+const MOST: [(&str, u64); 9] = [
+    ("sign", 3_400),
+    ("keep", 500),
     ("sign-udp", 12_000),
     ("sign-udp-ip", 12_000),
-    ("verify", 30_000),
+    ("sign-tcp", 22_500),
+    ("sign-tcp-ip", 22_500),
+    ("verify", 73_500),
     ("own", 3_200),
-    ("match", 27_000),
+    ("match", 42_000),
 ];
 
 /// The tables of an instance, gone when it is dropped.
@@ -124,6 +128,8 @@ impl Known {
     fn policy(&self) -> TokenPolicy {
         TokenPolicy {
             sign_to: Vec::new(),
+            sign_scope: Scope::Flow,
+            netns: 0,
             sign_udp_to: Vec::new(),
             requirements: vec![Requirement {
                 ports: vec![PORTS],
@@ -131,6 +137,7 @@ impl Known {
                 networks: Some(FROM.map(|text| text.parse().unwrap()).to_vec()),
                 identities: vec![self.prefix()],
                 drops: true,
+                scope: Scope::Flow,
             }],
             keys: vec![self.id.number()],
             claims: vec![Claim {

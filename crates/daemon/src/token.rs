@@ -25,14 +25,17 @@ use std::{
 use jiff::Timestamp;
 use weir_bpf::{
     identity::{CgroupAt, Handle},
-    token::{self as kernel, Claim, IdentityPrefix, OutcomeCounts, TokenPolicy},
+    token::{
+        self as kernel, Claim, IdentityPrefix, InterfaceSigner, OutcomeCounts, SignedKind,
+        TokenPolicy,
+    },
 };
 use weir_core::Protocol;
 use weir_events::alerts::Alerts;
 use weir_identity::Digest;
 use weir_token::{
     KeyId,
-    config::{Requirement, TokenConfig},
+    config::{Requirement, Scope, TokenConfig},
     key_ring::KeyRing,
 };
 
@@ -42,11 +45,11 @@ use crate::{
 };
 use conduits::Conduits;
 pub use conduits::{ConduitStatus, ProbeFileError, complaints, conduits};
-use interfaces::SigningInterfaces;
+use interfaces::{SigningInterfaces, Wanted};
 use keys::KeysError;
 pub use status::{
     DatagramFlowStatus, DatagramStatus, FlowTableStatus, KeyStatus, RequirementStatus,
-    SigningStatus, TokenStatus,
+    SegmentStatus, SigningStatus, TokenStatus,
 };
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
@@ -56,13 +59,17 @@ const WAIT: Duration = Duration::from_millis(100);
 /// How often the kernel is told the time.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// How often it is looked by which interfaces datagrams leave that get tokens.
+/// How often it is looked by which interfaces leaves what gets its token there.
 const LOOK: Duration = Duration::from_secs(10);
 
 const ABOUT_SIGNING: &str = "token:signing";
 const ABOUT_KERNEL: &str = "token:kernel";
 const ABOUT_INTERFACES: &str = "token:interfaces";
 const ABOUT_CONDUITS: &str = "token:conduits";
+const ABOUT_SEGMENTS: &str = "token:segments";
+
+/// The alert about dropped segments ends so long after the last one.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Why tokens are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -108,12 +115,21 @@ struct State {
     /// What requirements before have counted, by name.
     before: BTreeMap<String, OutcomeCounts>,
     followed: Instant,
-    /// What puts tokens into datagrams; `None`: none are signed.
-    datagram_signer: Option<kernel::DatagramSigner>,
-    signing_at: SigningInterfaces,
+    datagrams: AtInterfaces,
+    segments: AtInterfaces,
     looked: Instant,
     /// Where tokens to each network stand.
     conduits: Conduits,
+    /// Segments that were dropped, and when it was one more last.
+    dropped: (u64, Option<Instant>),
+}
+
+/// Tokens that are put in at interfaces.
+#[derive(Default)]
+struct AtInterfaces {
+    /// What puts them in; `None`: none of this kind are wanted.
+    signer: Option<InterfaceSigner>,
+    at: SigningInterfaces,
 }
 
 /// The kernel's name for an identity.
@@ -133,11 +149,20 @@ fn signs(config: &TokenConfig) -> bool {
     !config.sign_to.is_empty() || !config.sign_udp_to.is_empty()
 }
 
+/// The kernel's word for a scope.
+fn scope_of(scope: Scope) -> kernel::Scope {
+    match scope {
+        Scope::Flow => kernel::Scope::Flow,
+        Scope::Payload => kernel::Scope::Payload,
+    }
+}
+
 fn policy_of(
     config: &TokenConfig,
     conduits: &Conduits,
     keys: &KeyRing,
     observe: bool,
+    netns: u64,
 ) -> TokenPolicy {
     let requirements = config.requirements.iter();
     let requirements = requirements.map(|requirement| kernel::Requirement {
@@ -146,6 +171,7 @@ fn policy_of(
         networks: requirement.from.clone(),
         identities: requirement.aggregates.iter().map(prefix_of).collect(),
         drops: requirement.drops && !observe,
+        scope: scope_of(requirement.scope),
     });
     let mut named: Vec<_> = config
         .requirements
@@ -163,6 +189,8 @@ fn policy_of(
     });
     TokenPolicy {
         sign_to: conduits.kernel(false),
+        sign_scope: scope_of(config.scope),
+        netns,
         sign_udp_to: conduits.kernel(true),
         requirements: requirements.collect(),
         keys: keys.accepted().map(|(id, _)| id.number()).collect(),
@@ -217,6 +245,7 @@ impl Tokens {
                 ABOUT_KERNEL,
                 ABOUT_INTERFACES,
                 ABOUT_CONDUITS,
+                ABOUT_SEGMENTS,
             ];
             for about in all {
                 self.alerts.clear(about);
@@ -293,28 +322,35 @@ impl Tokens {
             identity.as_deref(),
         )?;
         kernel.put_clock(kernel::clock_offset())?;
-        kernel.put_policy(&policy_of(config, &conduits, &keys, observe))?;
-        // What can fail comes before the state of before goes.
-        let datagram_signer = match conduits.by_ip().is_empty() {
-            true => None,
-            false => loaded.datagram_signer()?,
+        let netns = match config.scope {
+            Scope::Flow => 0,
+            Scope::Payload => kernel::network_namespace()?,
         };
-        let (signers, signing_at) = match state.take() {
-            Some(state) => (state.signers, state.signing_at),
+        kernel.put_policy(&policy_of(config, &conduits, &keys, observe, netns))?;
+        // What can fail comes before the state of before goes.
+        let signer_at = |is_wanted, kind| match is_wanted {
+            true => loaded.signer_at_interfaces(kind),
+            false => Ok(None),
+        };
+        let of_datagrams = signer_at(!conduits.by_ip().is_empty(), SignedKind::Datagrams)?;
+        let of_segments = signer_at(config.scope == Scope::Payload, SignedKind::Segments)?;
+        let (signers, datagrams_at, segments_at) = match state.take() {
+            Some(state) => (state.signers, state.datagrams.at, state.segments.at),
             // With keys that may be over: all of them are written anew, or go.
             None => {
                 let before = kernel.signers()?.into_iter();
                 let signers = before.map(|handle| (handle.number(), (handle, Digest([0; 32]))));
-                (signers.collect(), SigningInterfaces::default())
+                (signers.collect(), Default::default(), Default::default())
             }
         };
-        let signing_at = match datagram_signer {
-            Some(_) => signing_at,
+        let at_interfaces = |signer: Option<InterfaceSigner>, at, kind| match signer {
+            Some(_) => AtInterfaces { signer, at },
             None => {
-                loaded.end_signing_udp();
-                SigningInterfaces::default()
+                loaded.end_signing_at_interfaces(kind);
+                AtInterfaces::default()
             }
         };
+        let dropped = kernel.segments()?.dropped();
         let mut fresh = State {
             kernel,
             config: config.clone(),
@@ -325,18 +361,20 @@ impl Tokens {
             known: None,
             before,
             followed: Instant::now(),
-            datagram_signer,
-            signing_at,
+            datagrams: at_interfaces(of_datagrams, datagrams_at, SignedKind::Datagrams),
+            segments: at_interfaces(of_segments, segments_at, SignedKind::Segments),
             looked: Instant::now(),
             conduits,
+            dropped: (dropped, None),
         };
         fresh.before.retain(|name, _| {
             let mut requirements = config.requirements.iter();
             requirements.any(|requirement| requirement.name == *name)
         });
         let followed = fresh.follow_programs(&self.apps);
-        let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
+        // Before connections begin whose segments are to be signed there.
         fresh.follow_interfaces();
+        let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
         self.alert_signing(&fresh);
         *state = Some(fresh);
         attached?;
@@ -352,13 +390,21 @@ impl Tokens {
     }
 
     fn alert_signing(&self, state: &State) {
+        let both = [&state.datagrams.at.problem, &state.segments.at.problem];
+        let at_interfaces: Vec<_> = both.into_iter().flatten().cloned().collect();
+        let at_interfaces = (!at_interfaces.is_empty()).then(|| at_interfaces.join(". "));
+        let is_dropping = state.dropped.1.is_some_and(|last| last.elapsed() < QUIET);
+        let dropping = is_dropping.then(|| {
+            "segments to sign_to cannot be signed and are dropped: weir status says why".to_owned()
+        });
         for (about, problem) in [
-            (ABOUT_INTERFACES, &state.signing_at.problem),
-            (ABOUT_CONDUITS, &state.conduits.problem),
+            (ABOUT_INTERFACES, at_interfaces),
+            (ABOUT_CONDUITS, state.conduits.problem.clone()),
+            (ABOUT_SEGMENTS, dropping),
         ] {
             match problem {
                 None => self.alerts.clear(about),
-                Some(problem) => self.alerts.raise(about, problem.clone()),
+                Some(problem) => self.alerts.raise(about, problem),
             }
         }
         match !signs(&state.config) || state.signs_with.is_some() {
@@ -389,6 +435,7 @@ impl Tokens {
                     state.looked = Instant::now();
                     state.follow_interfaces();
                 }
+                done = done.and_then(|()| state.follow_dropped());
                 self.alert_signing(state);
             }
             match done {
@@ -447,15 +494,41 @@ impl State {
         Ok(())
     }
 
-    /// Has datagrams get tokens where they leave now.
+    /// Has datagrams and segments get tokens where they leave now.
     fn follow_interfaces(&mut self) {
-        if let Some(datagram_signer) = &self.datagram_signer {
-            let now = Instant::now();
-            let networks = self.conduits.by_ip();
-            let named = self.config.interfaces.as_deref();
-            self.signing_at =
-                interfaces::follow(datagram_signer, named, &networks, &self.signing_at, now);
+        let now = Instant::now();
+        let interfaces = self.config.interfaces.as_deref();
+        let by_ip = self.conduits.by_ip();
+        let datagrams = Wanted {
+            interfaces,
+            networks: &by_ip,
+            keys: "sign_udp_to or sign_to",
+            otherwise: "UDP datagrams to sign_udp_to, and SYNs whose token stands in the IP header, leave without a token",
+        };
+        let segments = Wanted {
+            interfaces,
+            networks: &self.config.sign_to,
+            keys: "sign_to",
+            otherwise: "connections to sign_to, whose segments are to be signed, cannot leave",
+        };
+        for (side, wanted) in [
+            (&mut self.datagrams, datagrams),
+            (&mut self.segments, segments),
+        ] {
+            if let Some(signer) = &side.signer {
+                side.at = interfaces::follow(signer, &wanted, &side.at, now);
+            }
         }
+    }
+
+    /// Looks whether segments have been dropped that could not be signed.
+    fn follow_dropped(&mut self) -> Result<(), weir_bpf::Error> {
+        let now = self.kernel.segments()?.dropped();
+        if now > self.dropped.0 {
+            self.dropped.1 = Some(Instant::now());
+        }
+        self.dropped.0 = now;
+        Ok(())
     }
 
     /// What each requirement has counted, those of before counted in.

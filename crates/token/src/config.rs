@@ -52,19 +52,24 @@ pub const MANUAL: &[Table] = &[
                 "Networks to which connections are signed, if one program that [app] knows begins them. Whoever is there sees four bytes of its digest.",
             ),
             key(
+                "scope",
+                Is("\"flow\""),
+                "What the tokens of sign_to are about: \"flow\", the connection, in its SYN; or \"payload\", each segment that this host sends on it as well, and what it carries. Then no superpackets (GSO) are made for the interfaces by which they leave, for other connections either.",
+            ),
+            key(
                 "sign_udp_to",
                 NONE,
                 "Networks to which UDP datagrams are signed likewise, each with an IPv4 option or an IPv6 destination options header of its own. Some routers drop these: weir-options-probe(1) shows it.",
             ),
             key(
                 "interfaces",
-                Means("those that routes to sign_udp_to lead to"),
-                "Interfaces by which these datagrams leave, and SYNs with their token in the IP header.",
+                Means("those that routes to sign_udp_to, or sign_to, lead to"),
+                "Interfaces by which these datagrams leave, SYNs with their token in the IP header, and the segments of scope \"payload\".",
             ),
             key(
                 "conduits",
                 Is("[\"tcp-option\"]"),
-                "Where the token of a TCP connection stands: \"tcp-option\", or \"ip-option\", which is an IPv4 option or an IPv6 destination option of the SYN; the preferred one first. Without probe_result it is the first one.",
+                "Where the token of a TCP connection stands: \"tcp-option\", or \"ip-option\", which is an IPv4 option or an IPv6 destination option of the SYN; the preferred one first. Without probe_result it is the first one. With scope \"payload\" there is \"tcp-option\" alone.",
             ),
             key(
                 "probe_result",
@@ -125,6 +130,11 @@ pub const MANUAL: &[Table] = &[
                 Is("\"require\""),
                 "\"require\" drops what has no valid token; \"log\" counts it and lets it pass.",
             ),
+            key(
+                "scope",
+                Is("\"flow\""),
+                "\"payload\" wants a valid token in each segment to these ports, which are of TCP then; sign_to of the other host has the same scope.",
+            ),
         ],
     },
 ];
@@ -135,6 +145,29 @@ const PREFIXES: &str =
     "a list of addresses and networks such as [\"192.0.2.0/24\", \"2001:db8::/32\"]";
 const AGGREGATES: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
 
+/// What a token is about.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The connection: it is in the SYN.
+    #[default]
+    Flow,
+    /// Each segment behind the SYN, and what it carries, as well.
+    Payload,
+}
+
+impl Scope {
+    /// The words in the configuration.
+    const WORDS: [(&str, Self); 2] = [("flow", Self::Flow), ("payload", Self::Payload)];
+
+    /// The word for it in the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Flow => "flow",
+            Self::Payload => "payload",
+        }
+    }
+}
+
 /// A checked `[token]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenConfig {
@@ -142,9 +175,12 @@ pub struct TokenConfig {
     pub keys: PathBuf,
     /// To whom connections are signed.
     pub sign_to: Vec<Prefix>,
+    /// What the tokens of these connections are about.
+    pub scope: Scope,
     /// To whom UDP datagrams are signed.
     pub sign_udp_to: Vec<Prefix>,
-    /// The interfaces by which these leave; `None`: those that their routes lead to.
+    /// The interfaces by which these, and segments of the scope `payload`, leave; `None`: those
+    /// that their routes lead to.
     pub interfaces: Option<Vec<String>>,
     /// Where tokens of TCP connections may stand, the preferred one first; never empty.
     pub conduits: Vec<Conduit>,
@@ -169,6 +205,8 @@ pub struct Requirement {
     pub aggregates: Vec<Digest>,
     /// Who does not is dropped, and not only counted.
     pub drops: bool,
+    /// What the tokens at these ports are about.
+    pub scope: Scope,
 }
 
 /// Reads `[token]`; rules of `[app]` with `peer` want tokens as well.
@@ -184,9 +222,30 @@ pub fn read(
     let sign_to = prefixes(&mut section, "sign_to").unwrap_or_default();
     let sign_udp_line = section.line_of("sign_udp_to").unwrap_or(line);
     let sign_udp_to = prefixes(&mut section, "sign_udp_to").unwrap_or_default();
+    let scope = section.choice("scope", &Scope::WORDS);
+    if let Some(at) = &scope
+        && at.value == Scope::Payload
+        && sign_to.is_empty()
+    {
+        section.error(
+            at.line,
+            "scope in [token] is \"payload\", without sign_to: it is about the connections that are signed; allowed: a sign_to beside it, or no scope (that of a port is in [token.require.NAME])",
+        );
+    }
     let conduits = conduits::read(&mut section);
-    let has_datagrams = !sign_udp_to.is_empty() || conduits.contains(&Conduit::IpOption);
-    let interfaces = interfaces(&mut section, has_datagrams);
+    if let Some(at) = &scope
+        && at.value == Scope::Payload
+        && conduits.contains(&Conduit::IpOption)
+    {
+        section.error(
+            at.line,
+            "scope in [token] is \"payload\", and conduits has \"ip-option\": segments have their tokens in the TCP header, so where no TCP option gets through none of them would; allowed: conduits = [\"tcp-option\"] beside it, or scope = \"flow\"",
+        );
+    }
+    let scope = scope.map_or(Scope::Flow, |at| at.value);
+    let is_any =
+        !sign_udp_to.is_empty() || conduits.contains(&Conduit::IpOption) || scope == Scope::Payload;
+    let interfaces = interfaces(&mut section, is_any);
     let signs = !sign_to.is_empty() || !sign_udp_to.is_empty();
     let probe = conduits::read_probe(&mut section, signs);
     let cgroup_line = section.line_of("cgroup").unwrap_or(line);
@@ -266,6 +325,7 @@ pub fn read(
     Some(TokenConfig {
         keys,
         sign_to,
+        scope,
         sign_udp_to,
         interfaces,
         conduits,
@@ -304,6 +364,7 @@ fn of_rule(rule: &Rule) -> Requirement {
         from,
         aggregates: rule.peer.clone(),
         drops: true,
+        scope: Scope::Flow,
     }
 }
 
@@ -374,22 +435,35 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
     let from = prefixes(table, "from");
     let modes = [("require", true), ("log", false)];
     let drops = table.choice("mode", &modes).is_none_or(|at| at.value);
+    let scope = table.choice("scope", &Scope::WORDS);
+    let is_udp = |range: &PortRange| range.protocol == Protocol::Udp;
+    if let Some(at) = &scope
+        && at.value == Scope::Payload
+        && let Some(range) = ports.iter().copied().find(is_udp)
+    {
+        table.error(
+            at.line,
+            format!("scope in {of} is \"payload\", and {range} is a port of UDP, whose datagrams have no such tokens; allowed: ports of TCP beside it, and a requirement of its own for those of UDP"),
+        );
+    }
+    let scope = scope.map_or(Scope::Flow, |at| at.value);
     Requirement {
         name: name.to_owned(),
         ports,
         from,
         aggregates,
         drops,
+        scope,
     }
 }
 
-/// `interfaces`, at which packets get tokens in their IP headers, if any do.
+/// `interfaces`, at which packets get tokens, if any do.
 fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>> {
     let list = section.list("interfaces", INTERFACES)?;
     if !is_any {
         section.error(
             list.line,
-            "interfaces in [token] without sign_udp_to: only tokens in IP headers are put in at interfaces; allowed: a sign_udp_to beside it, \"ip-option\" in conduits, or no interfaces",
+            "interfaces in [token] without sign_udp_to, without \"ip-option\" in conduits, and without scope \"payload\": other tokens are not put in at interfaces; allowed: one of these beside it, or no interfaces",
         );
     }
     if list.value.is_empty() || list.value.len() > MAX_INTERFACES {

@@ -119,7 +119,7 @@ pub(crate) fn find_ipv6(mut options: &[u8]) -> Result<Option<TokenOption>, Optio
         note_token(&mut found, option, IP_KIND)?;
         options = rest;
     }
-    Ok(found)
+    Ok(found.as_ref().map(TokenOption::of))
 }
 
 impl TokenOption {

@@ -1,10 +1,11 @@
 //! Tokens without the kernel: what a SYN carries to prove which program began the
-//! connection (`option`), and a UDP datagram which one sends it (`datagram`), of which keys
-//! its MAC is made (`key`, files of them in `key_file`, which of several in `key_ring`), what
-//! the MAC is about (`statement`), and whether a packet proves what it claims (`verify`): the
-//! reference that the programs of `bpf/token/` have to agree with. Of capture files, `capture`
-//! reads the packets and `flow_table` says which connections proved what; `daf` reads DAF's
-//! tokens in them. What is wanted of whom is configured (`config`).
+//! connection (`option`), a UDP datagram which one sends it (`datagram`), and each segment of
+//! a connection that it is as it was sent (`segment`), of which keys the MAC is made (`key`,
+//! files of them in `key_file`, which of several in `key_ring`), what it is about
+//! (`statement`), and whether a packet proves what it claims (`verify`): the reference that the
+//! programs of `bpf/token/` have to agree with. Of capture files, `capture` reads the packets
+//! and `flow_table` says which connections proved what; `daf` reads DAF's tokens in them. What
+//! is wanted of whom is configured (`config`).
 //!
 //! Files are read and written by the daemon and the command line, packets by the kernel.
 #![deny(missing_docs)]
@@ -19,6 +20,7 @@ mod key;
 pub mod key_file;
 pub mod key_ring;
 mod option;
+pub mod segment;
 mod statement;
 pub mod verify;
 

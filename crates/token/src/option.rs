@@ -38,7 +38,7 @@ pub enum OptionError {
     #[error("the length of an option is wrong")]
     Length,
     /// A token has another length.
-    #[error("a token has another length than {OPTION_BYTES} bytes")]
+    #[error("a token has another length than that of its kind")]
     TokenLength,
     /// There are several.
     #[error("there are several tokens")]
@@ -86,10 +86,15 @@ pub fn find(options: &[u8]) -> Result<Option<TokenOption>, OptionError> {
 }
 
 /// The same among options of an IPv4 header, which have the same form.
-pub(crate) fn find_kind(
+pub(crate) fn find_kind(options: &[u8], wanted: u8) -> Result<Option<TokenOption>, OptionError> {
+    Ok(find_bytes(options, wanted)?.as_ref().map(TokenOption::of))
+}
+
+/// The bytes of the token of this kind and length.
+pub(crate) fn find_bytes<const BYTES: usize>(
     mut options: &[u8],
     wanted: u8,
-) -> Result<Option<TokenOption>, OptionError> {
+) -> Result<Option<[u8; BYTES]>, OptionError> {
     let mut found = None;
     while let [kind, rest @ ..] = options {
         match *kind {
@@ -112,8 +117,8 @@ pub(crate) fn find_kind(
 }
 
 /// Notes the token if this option of an IP or TCP header, from its kind on, is one.
-pub(crate) fn note_token(
-    found: &mut Option<TokenOption>,
+pub(crate) fn note_token<const BYTES: usize>(
+    found: &mut Option<[u8; BYTES]>,
     option: &[u8],
     wanted: u8,
 ) -> Result<(), OptionError> {
@@ -124,7 +129,7 @@ pub(crate) fn note_token(
         return Err(OptionError::Several);
     }
     let bytes = option.try_into().map_err(|_| OptionError::TokenLength)?;
-    *found = Some(TokenOption::of(bytes));
+    *found = Some(bytes);
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub struct Statement {
     pub isn: u32,
 }
 
-fn mapped(addr: IpAddr) -> [u8; 16] {
+pub(crate) fn mapped(addr: IpAddr) -> [u8; 16] {
     match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

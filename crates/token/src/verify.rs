@@ -69,6 +69,8 @@ pub struct Segment<'p> {
     /// The token in its IP header, where that of a SYN may stand as well, unless the options
     /// there contradict themselves.
     pub ip_token: Result<Option<TokenOption>, OptionError>,
+    /// All of it, from the TCP header on.
+    pub bytes: &'p [u8],
 }
 
 impl<'p> Segment<'p> {
@@ -139,6 +141,7 @@ impl<'p> Segment<'p> {
             flags: head[13],
             options: transport.get(20..length),
             ip_token,
+            bytes: transport,
         })
     }
 

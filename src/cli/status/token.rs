@@ -35,6 +35,13 @@ pub fn conduit(to: &Value) -> String {
     }
 }
 
+fn interfaces(names: &Value) -> String {
+    match list(names) {
+        none if none.is_empty() => "no interface".to_owned(),
+        names => names,
+    }
+}
+
 /// Keys, the side that signs, and each port that wants a token.
 pub fn token(token: &Value) -> std::io::Result<()> {
     if token.is_null() {
@@ -61,15 +68,25 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     for to in signing["conduits"].as_array().into_iter().flatten() {
         wrapped(format!("  {}", conduit(to)))?;
     }
+    let segments = &signing["segments"];
+    if !segments.is_null() {
+        wrapped(format!(
+            "  signing each segment at {}: {} segments signed, dropped: {} without a known program, {} in superpackets, {} by other interfaces, {} without room, {} of which the kernel failed",
+            interfaces(&segments["interfaces"]),
+            segments["signed"],
+            segments["without_signer"],
+            segments["superpacket"],
+            segments["without_interface"],
+            segments["without_room"],
+            segments["broken"],
+        ))?;
+    }
     let udp = &signing["udp"];
     if !udp.is_null() {
         wrapped(format!(
             "  signing UDP to {} at {}: {} datagrams signed, {} without a known program, {} too long for a token, {} without room, {} in fragments, {} refused by the kernel, {} dropped",
             list(&udp["to"]),
-            match list(&udp["interfaces"]) {
-                none if none.is_empty() => "no interface".to_owned(),
-                names => names,
-            },
+            interfaces(&udp["interfaces"]),
             udp["signed"],
             udp["without_signer"],
             udp["too_big"],
@@ -89,9 +106,13 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}: {} SYNs and datagrams proven, {} packets dropped{}{}",
+            "  {} {}{}: {} SYNs and datagrams proven, {} packets dropped{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
+            match requirement["scope"] == "payload" {
+                true => ", each segment",
+                false => "",
+            },
             outcomes["valid"],
             requirement["dropped"],
             if refused.is_empty() { "" } else { ": " },

@@ -11,6 +11,25 @@ use crate::{
     mapped,
 };
 
+/// What a token is about.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The connection: it is in the SYN.
+    #[default]
+    Flow,
+    /// Each segment, with what it carries, as well.
+    Payload,
+}
+
+impl Scope {
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Flow => abi::TOKEN_SCOPE_FLOW,
+            Self::Payload => abi::TOKEN_SCOPE_PAYLOAD,
+        }
+    }
+}
+
 /// Ports that want a token, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
@@ -24,6 +43,8 @@ pub struct Requirement {
     pub identities: Vec<IdentityPrefix>,
     /// What has none is dropped, and not only counted.
     pub drops: bool,
+    /// What the tokens at the TCP ports are about.
+    pub scope: Scope,
 }
 
 /// An identity that a token may claim, with the key that belongs to it.
@@ -54,6 +75,11 @@ pub enum Conduit {
 pub struct TokenPolicy {
     /// To whom connections are signed.
     pub sign_to: Vec<(Prefix, Conduit)>,
+    /// What their tokens are about; the payload goes with TCP options only.
+    pub sign_scope: Scope,
+    /// The network namespace at whose interfaces segments are signed, as the kernel names it
+    /// ([`super::network_namespace`]).
+    pub netns: u64,
     /// To whom UDP datagrams are signed.
     pub sign_udp_to: Vec<(Prefix, Conduit)>,
     /// The first one that is about a port and a source decides.
@@ -87,6 +113,15 @@ impl TokenPolicy {
     }
 
     pub(super) fn check(&self) -> Result<()> {
+        let by_ip = |(_, conduit): &(Prefix, Conduit)| *conduit == Conduit::IpOption;
+        if self.sign_scope == Scope::Payload
+            && let Some((prefix, _)) = self.sign_to.iter().find(|to| by_ip(to))
+        {
+            return Err(Error::refused(
+                "put the policy of tokens into force",
+                format!("segments to {prefix} have their tokens in the TCP header, not in IP's"),
+            ));
+        }
         let networks = self.requirements.iter();
         let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
         let signed_to = self.sign_to.iter().chain(&self.sign_udp_to);
@@ -125,6 +160,7 @@ mod tests {
             networks: networks.map(|all| all.iter().map(|one| one.parse().unwrap()).collect()),
             identities: vec![[1; 16]],
             drops: true,
+            scope: Scope::Flow,
         };
         let sources = |requirements: &[Requirement]| {
             let policy = TokenPolicy {
@@ -160,6 +196,7 @@ mod tests {
             networks: None,
             identities: vec![[1; 16]],
             drops: true,
+            scope: Scope::Flow,
         };
         let mut policy = TokenPolicy {
             requirements: vec![requirement.clone(); MAX_REQUIREMENTS],
@@ -175,5 +212,18 @@ mod tests {
         }];
         let error = policy.check().unwrap_err().to_string();
         assert!(error.contains("1025 identities: at most 1024"), "{error}");
+    }
+
+    #[test]
+    fn tokens_of_segments_in_ip_headers_are_refused() {
+        let to = |conduit| TokenPolicy {
+            sign_to: vec![("192.0.2.0/24".parse().unwrap(), conduit)],
+            sign_scope: Scope::Payload,
+            ..TokenPolicy::default()
+        };
+        to(Conduit::TcpOption).check().unwrap();
+        to(Conduit::Nothing).check().unwrap();
+        let error = to(Conduit::IpOption).check().unwrap_err().to_string();
+        assert!(error.contains("segments to 192.0.2.0/24"), "{error}");
     }
 }

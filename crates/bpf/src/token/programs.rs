@@ -18,7 +18,7 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::{DatagramSigner, PORTS, Tokens, datagram_signer, gate};
+use super::{InterfaceSigner, PORTS, SignedKind, Tokens, gate, interface_signer};
 use crate::{
     abi,
     error::{Context, Result},
@@ -44,8 +44,10 @@ const VERIFYING: [(&str, sys::bpf_attach_type); 2] = [
 pub struct Loaded {
     /// In the order of [`SIGNING`]; `None`: nobody signs.
     signing: Option<[OwnedFd; 2]>,
-    /// At interfaces with an Ethernet header, and at others.
-    signing_udp: Option<[OwnedFd; 2]>,
+    /// At interfaces with an Ethernet header, and at others: for datagrams, and for segments.
+    signing_at: Option<[[OwnedFd; 2]; 2]>,
+    /// The table of interfaces at which segments are signed.
+    interfaces: MapHandle,
     /// In the order of [`VERIFYING`].
     verifying: [OwnedFd; 2],
     matcher: OwnedFd,
@@ -140,6 +142,8 @@ impl Tokens {
                 open.progs.weir_token_keep.set_autoload(false);
                 open.progs.weir_sign_udp.set_autoload(false);
                 open.progs.weir_sign_udp_ip.set_autoload(false);
+                open.progs.weir_sign_tcp.set_autoload(false);
+                open.progs.weir_sign_tcp_ip.set_autoload(false);
                 let maps = &mut open.maps;
                 for map in [&mut maps.ident_sockets, &mut maps.ident_sets] {
                     map.set_autocreate(false).context(what)?;
@@ -171,6 +175,7 @@ impl Tokens {
             signers: handle(&maps.token_signers)?,
             signings: handle(&maps.token_signings)?,
             udp_signings: handle(&maps.token_udp_signings)?,
+            segment_signings: handle(&maps.token_segment_signings)?,
             ports: Words::map(maps.token_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             udp_ports: Words::map(maps.token_udp_ports.as_fd(), 2 * PORTS, "ports of tokens")?,
             udp_since: Words::map(maps.token_udp_since.as_fd(), 2 * PORTS, "ports of tokens")?,
@@ -194,22 +199,29 @@ impl Tokens {
         if is_fresh {
             object::pin(skel.progs.weir_token_verify.as_fd(), &dir.join("whole"))?;
         }
-        let (signing, signing_udp) = match identity {
+        let (signing, signing_at) = match identity {
             Some(_) => (
                 Some([
                     keep(skel.progs.weir_token_sign.as_fd())?,
                     keep(skel.progs.weir_token_keep.as_fd())?,
                 ]),
                 Some([
-                    keep(skel.progs.weir_sign_udp.as_fd())?,
-                    keep(skel.progs.weir_sign_udp_ip.as_fd())?,
+                    [
+                        keep(skel.progs.weir_sign_udp.as_fd())?,
+                        keep(skel.progs.weir_sign_udp_ip.as_fd())?,
+                    ],
+                    [
+                        keep(skel.progs.weir_sign_tcp.as_fd())?,
+                        keep(skel.progs.weir_sign_tcp_ip.as_fd())?,
+                    ],
                 ]),
             ),
             None => (None, None),
         };
         let loaded = Loaded {
             signing,
-            signing_udp,
+            signing_at,
+            interfaces: handle(&maps.token_interfaces)?,
             verifying: [
                 keep(skel.progs.weir_token_verify.as_fd())?,
                 keep(skel.progs.weir_token_own.as_fd())?,
@@ -254,22 +266,28 @@ impl Loaded {
         Ok(())
     }
 
-    /// What puts tokens into datagrams at interfaces; `None`: nobody signs.
-    pub fn datagram_signer(&self) -> Result<Option<DatagramSigner>> {
-        let Some(programs) = &self.signing_udp else {
+    /// What puts tokens into datagrams, or segments, at interfaces; `None`: nobody signs.
+    pub fn signer_at_interfaces(&self, kind: SignedKind) -> Result<Option<InterfaceSigner>> {
+        let Some([udp, tcp]) = &self.signing_at else {
             return Ok(None);
+        };
+        let programs = match kind {
+            SignedKind::Datagrams => udp,
+            SignedKind::Segments => tcp,
         };
         let copy = |of: &OwnedFd| {
             let copied = of.try_clone();
             copied.context(|| "keep a program of [token]".into())
         };
         let programs = [copy(&programs[0])?, copy(&programs[1])?];
-        Ok(Some(DatagramSigner::new(programs, &self.dir)?))
+        let table = MapHandle::try_from(&self.interfaces);
+        let table = table.context(|| "keep a table of [token]".into())?;
+        Ok(Some(InterfaceSigner::new(kind, programs, table, &self.dir)))
     }
 
-    /// Takes tokens of datagrams away from every interface.
-    pub fn end_signing_udp(&self) {
-        datagram_signer::end(&self.dir);
+    /// Takes tokens of datagrams, or segments, away from every interface.
+    pub fn end_signing_at_interfaces(&self, kind: SignedKind) {
+        interface_signer::end(&self.dir, kind);
     }
 
     fn link(&self, name: &str) -> PathBuf {
@@ -329,15 +347,15 @@ impl Loaded {
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         let signing = self.signing.iter().flatten();
         let names = SIGNING.iter().map(|(name, _)| *name);
-        let signing_udp = self.signing_udp.iter().flatten();
+        let signing_at = self.signing_at.iter().flatten().flatten();
         let verifying = VERIFYING.iter().map(|(name, _)| *name);
         let verifying = verifying.zip(self.verifying.iter().map(AsFd::as_fd));
         names
             .zip(signing.map(AsFd::as_fd))
             .chain(
-                ["sign-udp", "sign-udp-ip"]
+                ["sign-udp", "sign-udp-ip", "sign-tcp", "sign-tcp-ip"]
                     .into_iter()
-                    .zip(signing_udp.map(AsFd::as_fd)),
+                    .zip(signing_at.map(AsFd::as_fd)),
             )
             .chain(verifying)
             .chain([("match", self.matcher())])
@@ -375,7 +393,7 @@ fn detach_where(root: &Path, instance: &str, is_over: impl Fn(&str) -> bool) -> 
                 object::end_link(&link);
             }
         }
-        datagram_signer::end(&entry.path());
+        interface_signer::end_all(&entry.path());
         pins::remove_tree(&entry.path())?;
     }
     Ok(())

@@ -53,6 +53,7 @@ impl Known {
             networks: None,
             identities: vec![OTHER],
             drops,
+            scope: Scope::Flow,
         };
         policy.requirements.insert(0, first);
         policy

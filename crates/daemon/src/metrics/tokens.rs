@@ -10,6 +10,7 @@ pub struct TokenMetrics {
     syns: Totals<1>,
     changed: Totals<0>,
     datagrams: Totals<1>,
+    segments: Totals<1>,
     signers: Gauges<0>,
     packets: Totals<2>,
     dropped: Totals<1>,
@@ -33,6 +34,11 @@ impl TokenMetrics {
             datagrams: registry.totals(
                 "weir_token_datagrams_total",
                 "UDP datagrams to networks of sign_udp_to: signed, or why not: without-signer, too-big, without-room, fragment, refused; dropped are broken ones.",
+                &["result"],
+            ),
+            segments: registry.totals(
+                "weir_token_segments_total",
+                "Segments to networks of sign_to with scope payload: signed, or why they were dropped: without-signer, superpacket, without-interface, without-room, broken.",
                 &["result"],
             ),
             signers: registry.gauges("weir_token_signers", "Programs that can sign.", &[]),
@@ -76,6 +82,18 @@ impl TokenMetrics {
                     ("broken", udp.broken),
                 ] {
                     samples.total(self.datagrams, [result], count);
+                }
+            }
+            if let Some(segments) = &signing.segments {
+                for (result, count) in [
+                    ("signed", segments.signed),
+                    ("without-signer", segments.without_signer),
+                    ("superpacket", segments.superpacket),
+                    ("without-interface", segments.without_interface),
+                    ("without-room", segments.without_room),
+                    ("broken", segments.broken),
+                ] {
+                    samples.total(self.segments, [result], count);
                 }
             }
             samples.gauge(self.signers, [], signing.programs as u64);

@@ -1,5 +1,5 @@
-//! The interfaces at which datagrams get their tokens: those that the configuration names,
-//! or else those to which routes lead. They come and go, so they are looked at again and
+//! The interfaces at which datagrams, or segments, get their tokens: those that the configuration
+//! names, or else those to which routes lead. They come and go, so they are looked at again and
 //! again.
 
 use std::{
@@ -9,14 +9,14 @@ use std::{
 
 use weir_bpf::{
     device::{Device, name_of},
-    token::DatagramSigner,
+    token::InterfaceSigner,
 };
 use weir_core::Prefix;
 use weir_token::config::MAX_INTERFACES;
 
 use crate::host::interfaces_to;
 
-/// Where datagrams get tokens, and where they do not though they should.
+/// Where tokens are put in, and where they are not though they should be.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct SigningInterfaces {
     /// The names of those that have the program.
@@ -31,22 +31,33 @@ pub(super) struct SigningInterfaces {
 /// when an address or the state of a line changes.
 const STAYS: Duration = Duration::from_secs(60);
 
-/// Puts the program at the interfaces that should have it (`named`, else those to which
-/// routes to `networks` lead), and takes it from all others, if it is known which those are.
+/// Which interfaces are to sign, and for whom.
+pub(super) struct Wanted<'c> {
+    /// The interfaces, if the configuration names them.
+    pub(super) interfaces: Option<&'c [String]>,
+    /// To whom it is signed.
+    pub(super) networks: &'c [Prefix],
+    /// The keys that name these networks.
+    pub(super) keys: &'static str,
+    /// What becomes of it where an interface does not sign.
+    pub(super) otherwise: &'static str,
+}
+
+/// Puts the program at the interfaces that should have it, and takes it from all others, if
+/// it is known which those are.
 pub(super) fn follow(
-    datagram_signer: &DatagramSigner,
-    named: Option<&[String]>,
-    networks: &[Prefix],
+    signer: &InterfaceSigner,
+    wanted: &Wanted<'_>,
     before: &SigningInterfaces,
     now: Instant,
 ) -> SigningInterfaces {
     let mut problems = Vec::new();
     let mut routed = BTreeMap::new();
     let mut is_known = true;
-    let mut names = match named {
+    let mut names = match wanted.interfaces {
         Some(names) => names.to_vec(),
         None => {
-            let found = interfaces_to(networks).map_err(|error| {
+            let found = interfaces_to(wanted.networks).map_err(|error| {
                 problems.push(format!("cannot read the routes: {error}"));
                 is_known = false;
             });
@@ -71,7 +82,8 @@ pub(super) fn follow(
     };
     if names.len() > MAX_INTERFACES {
         problems.push(format!(
-            "routes to sign_udp_to and sign_to lead to {} interfaces, and only {MAX_INTERFACES} of them sign: name those that matter in interfaces",
+            "routes to {} lead to {} interfaces, and only {MAX_INTERFACES} of them sign: name those that matter in interfaces",
+            wanted.keys,
             names.len()
         ));
         names.truncate(MAX_INTERFACES);
@@ -81,7 +93,7 @@ pub(super) fn follow(
     for name in names {
         let done = match Device::find_present(&name) {
             Ok(Some(device)) => {
-                let done = datagram_signer.attach(device.index, device.is_ethernet());
+                let done = signer.attach(device.index, device.is_ethernet());
                 done.map(|()| device.index).map_err(|e| e.to_string())
             }
             Ok(None) => Err("it is not there".to_owned()),
@@ -99,17 +111,18 @@ pub(super) fn follow(
         }
     }
     if is_known {
-        datagram_signer.keep_only(&attached);
+        signer.keep_only(&attached);
     }
     if signing_at.is_empty() && problems.is_empty() {
-        problems.push("no route leads to sign_udp_to or sign_to".to_owned());
+        problems.push(format!("no route leads to {}", wanted.keys));
     }
     SigningInterfaces {
         names: signing_at,
         routed,
         problem: (!problems.is_empty()).then(|| {
             format!(
-                "UDP datagrams to sign_udp_to, and SYNs whose token stands in the IP header, leave without a token where this is so: {}",
+                "{} where this is so: {}",
+                wanted.otherwise,
                 problems.join("; ")
             )
         }),

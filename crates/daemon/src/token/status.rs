@@ -72,6 +72,8 @@ impl KeyStatus {
 pub struct SigningStatus {
     /// Networks to which connections are signed.
     pub to: Vec<String>,
+    /// What their tokens are about: `flow`, or `payload`.
+    pub scope: &'static str,
     /// Where tokens to each network of both kinds stand.
     pub conduits: Vec<ConduitStatus>,
     /// Interfaces at which tokens are put into IP headers.
@@ -87,8 +89,31 @@ pub struct SigningStatus {
     pub without_room: u64,
     /// Packets dropped because another program held the connection than had signed.
     pub changed: u64,
+    /// Segments behind the SYN; `None`: the scope is not `payload`.
+    pub segments: Option<SegmentStatus>,
     /// UDP datagrams; `None`: there is no `sign_udp_to`.
     pub udp: Option<DatagramStatus>,
+}
+
+/// Segments of the scope `payload`: those that leave with a token, and those that were dropped
+/// because they could not get one.
+#[derive(Debug, Clone, Serialize)]
+pub struct SegmentStatus {
+    /// Interfaces at which they get their tokens.
+    pub interfaces: Vec<String>,
+    /// Segments with a token.
+    pub signed: u64,
+    /// Dropped, of sockets that are not those of one known program, or without a key.
+    pub without_signer: u64,
+    /// Dropped: several in one superpacket (GSO).
+    pub superpacket: u64,
+    /// Dropped: by an interface at which none are signed; of another network namespace it is
+    /// the SYN, which leaves without a token.
+    pub without_interface: u64,
+    /// Dropped: other TCP options are in the way.
+    pub without_room: u64,
+    /// Dropped: the kernel failed.
+    pub broken: u64,
 }
 
 /// UDP datagrams that leave with a token, and without; one of several (GSO) counts once.
@@ -152,6 +177,8 @@ pub struct RequirementStatus {
     pub name: String,
     /// `require`, or `log`, which everything is with `observe`.
     pub mode: &'static str,
+    /// What tokens at its TCP ports are about: `flow`, or `payload`.
+    pub scope: &'static str,
     /// Ports and ranges of them, as `8080/tcp`.
     pub ports: Vec<String>,
     /// Sources that it is about; `None`: all.
@@ -196,7 +223,7 @@ impl State {
                 let counts = self.kernel.datagrams()?;
                 Some(DatagramStatus {
                     to: texts(&config.sign_udp_to),
-                    interfaces: self.signing_at.names.clone(),
+                    interfaces: self.datagrams.at.names.clone(),
                     signed: counts.signed,
                     without_signer: counts.without_signer,
                     too_big: counts.too_big,
@@ -207,24 +234,41 @@ impl State {
                 })
             }
         };
+        let segments = match self.segments.signer {
+            None => None,
+            Some(_) => {
+                let counts = self.kernel.segments()?;
+                Some(SegmentStatus {
+                    interfaces: self.segments.at.names.clone(),
+                    signed: counts.signed,
+                    without_signer: counts.without_signer,
+                    superpacket: counts.superpacket,
+                    without_interface: counts.without_interface,
+                    without_room: counts.without_room,
+                    broken: counts.broken,
+                })
+            }
+        };
         let signing = match super::signs(config) {
             false => None,
             true => {
                 let counts = self.kernel.signings()?;
                 Some(SigningStatus {
                     to: texts(&config.sign_to),
+                    scope: config.scope.word(),
                     conduits: self
                         .conduits
                         .networks
                         .iter()
                         .map(ConduitStatus::of)
                         .collect(),
-                    interfaces: self.signing_at.names.clone(),
+                    interfaces: self.datagrams.at.names.clone(),
                     programs: self.signers.len(),
                     signed: counts.signed,
                     without_signer: counts.without_signer,
                     without_room: counts.without_room,
                     changed: counts.changed,
+                    segments,
                     udp,
                 })
             }
@@ -251,6 +295,7 @@ impl State {
             RequirementStatus {
                 name: requirement.name.clone(),
                 mode: if drops { "require" } else { "log" },
+                scope: requirement.scope.word(),
                 ports: requirement.ports.iter().map(ToString::to_string).collect(),
                 from: requirement.from.as_deref().map(texts),
                 aggregates: requirement.aggregates.clone(),

@@ -1,6 +1,6 @@
 //! Requirements that contradict each other: two about one port and source that want
-//! different tokens, or one of which only logs. The kernel asks one of them, so the other
-//! would not hold, and nothing would say so.
+//! different tokens, or one of which only logs, or is content with one in the SYN. The kernel
+//! asks one of them, so the other would not hold, and nothing would say so.
 
 use weir_config::Section;
 use weir_core::{PortRange, Prefix};
@@ -18,14 +18,17 @@ pub(super) fn check(section: &Section<'_, '_>, all: &[(Requirement, usize)]) {
         let Some((earlier, at, overlap)) = overlaps.next() else {
             continue;
         };
-        let what = match earlier.drops == later.drops {
-            true => "name different programs",
-            false => "have different modes (of a rule with peer it is \"require\")",
+        let what = if earlier.drops != later.drops {
+            "have different modes (of a rule with peer it is \"require\")"
+        } else if earlier.scope != later.scope {
+            "have different scopes (of a rule with peer it is \"flow\")"
+        } else {
+            "name different programs"
         };
         section.error(
             *line,
             format!(
-                "{} and {} ({}) {what}, and both are about {overlap}, where only one of them could hold; allowed: the same programs and mode in both, or ports or from that have nothing in common",
+                "{} and {} ({}) {what}, and both are about {overlap}, where only one of them could hold; allowed: the same programs, mode and scope in both, or ports or from that have nothing in common",
                 table_of(later),
                 table_of(earlier),
                 section.full_place(at),
@@ -48,7 +51,8 @@ fn wants_the_same(one: &Requirement, other: &Requirement) -> bool {
         let mut aggregates = of.aggregates.iter();
         aggregates.all(|digest| all.aggregates.contains(digest))
     };
-    one.drops == other.drops && has_all(one, other) && has_all(other, one)
+    let is_alike = one.drops == other.drops && one.scope == other.scope;
+    is_alike && has_all(one, other) && has_all(other, one)
 }
 
 /// A port and source that both are about, in words.

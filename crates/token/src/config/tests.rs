@@ -274,6 +274,48 @@ fn beside(ports: &str, more: &str) -> Result<(TokenConfig, Vec<String>), String>
 }
 
 #[test]
+fn a_scope_is_of_connections_and_ports_of_tcp() {
+    let (config, _) = check(&required("")).unwrap();
+    assert_eq!(config.scope, Scope::Flow);
+    assert_eq!(config.requirements[0].scope, Scope::Flow);
+    let (config, _) = check(&required("scope = \"payload\"")).unwrap();
+    assert_eq!(config.requirements[0].scope, Scope::Payload);
+    let signs = "[token]\nsign_to = [\"192.0.2.0/24\", \"2001:db8::/32\"]\n";
+    let (config, warnings) = check(&format!(
+        "{signs}scope = \"payload\"\ninterfaces = [\"eth0\"]"
+    ))
+    .unwrap();
+    assert_eq!(config.scope, Scope::Payload);
+    assert_eq!(config.interfaces, Some(vec!["eth0".to_owned()]));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    for (text, told) in [
+        (
+            format!("{signs}interfaces = [\"eth0\"]"),
+            "weir.toml:3: interfaces in [token] without sign_udp_to, without \"ip-option\" in conduits, and without scope \"payload\"",
+        ),
+        (
+            "[token]\nscope = \"payload\"\nsign_udp_to = [\"192.0.2.1\"]".to_owned(),
+            "weir.toml:2: scope in [token] is \"payload\", without sign_to",
+        ),
+        (
+            format!("{signs}conduits = [\"tcp-option\", \"ip-option\"]\nscope = \"payload\""),
+            "weir.toml:4: scope in [token] is \"payload\", and conduits has \"ip-option\"",
+        ),
+        (
+            format!("{signs}scope = \"segment\""),
+            "weir.toml:3: scope in [token] is \"segment\"; allowed: \"flow\", \"payload\"",
+        ),
+        (
+            required("scope = \"payload\"").replace("8080/tcp", "53/udp"),
+            "weir.toml:4: scope in [token.require.web] is \"payload\", and 53/udp is a port of UDP",
+        ),
+    ] {
+        let error = check(&text).unwrap_err();
+        assert!(error.contains(told), "{told}\n{error}");
+    }
+}
+
+#[test]
 fn requirements_that_contradict_each_other_are_refused() {
     let another = format!("aggregate = \"{}\"", "7".repeat(64));
     let same = format!("aggregate = \"{DIGEST}\"");
@@ -313,6 +355,11 @@ fn requirements_that_contradict_each_other_are_refused() {
             "\"8080/tcp\"",
             format!("{same}\nmode = \"log\""),
             "have different modes",
+        ),
+        (
+            "\"8080/tcp\"",
+            format!("{same}\nscope = \"payload\""),
+            "have different scopes",
         ),
     ] {
         let error = beside(ports, &more).unwrap_err();

@@ -67,6 +67,7 @@ fn segment(
         flags,
         options: Some(options),
         ip_token: Ok(None),
+        bytes: &[],
     }
 }
 

@@ -4,6 +4,7 @@ use weir_option_probe::{
     result_file::{Conditions, Ends, Measurement, write_head, write_pair},
     verdict::Tally,
 };
+use weir_token::config::Scope;
 
 use super::*;
 
@@ -16,6 +17,7 @@ fn config(to: &[&str], conduits: &[Conduit]) -> TokenConfig {
     TokenConfig {
         keys: "/etc/weir/token-keys".into(),
         sign_to: to.clone(),
+        scope: Scope::Flow,
         sign_udp_to: to,
         interfaces: None,
         conduits: conduits.to_vec(),
