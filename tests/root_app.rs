@@ -8,10 +8,14 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use app_host::{ADDRESSES, TestHost, curl_only, sha256};
+use app_host::{ADDRESSES, TestHost, curl_only, sha256, wanted};
 use common::soon;
+use weir_bpf::identity::{Level, level};
 
 #[test]
 fn root_a_rule_lets_curl_through_and_stops_python_also_without_a_daemon() {
@@ -62,18 +66,68 @@ fn root_a_rule_lets_curl_through_and_stops_python_also_without_a_daemon() {
     }
 }
 
-/// The level by the kernel's number: `tcp_sendmsg_locked` is a tracepoint since 6.16.
+/// The level that is asked for, or by the kernel's number: `tcp_sendmsg_locked` is a
+/// tracepoint since 6.16, and since 6.7 the kernel walks over mappings.
 fn level_of_release() -> &'static str {
+    if let Some(wanted) = wanted() {
+        return wanted.name();
+    }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release
         .split(['.', '-'])
         .map_while(|n| n.trim().parse::<u32>().ok());
-    let release = (numbers.next().unwrap(), numbers.next().unwrap());
-    if release >= (6, 16) {
-        "tracepoint"
-    } else {
-        "fentry"
+    match (numbers.next().unwrap(), numbers.next().unwrap()) {
+        (6, 16..) | (7.., _) => "tracepoint",
+        (6, 7..) => "fentry",
+        _ => "push",
     }
+}
+
+/// `level` in `[app]` takes a level that is there, also over a reload, and names what is
+/// missing for another one.
+#[test]
+fn root_a_level_is_taken_by_name_or_refused_by_name() {
+    let Some(host) = TestHost::new("level", &curl_only()) else {
+        return;
+    };
+    let in_force = || host.host.json(&["app", "list"])["level"].clone();
+    let (mut before, mut taken) = (in_force(), 0);
+    for (name, wanted) in Level::ALL {
+        host.configure_at(name, &curl_only());
+        if let Err(lacks) = level(Some(wanted)) {
+            for ask in [&["check"][..], &["reload"]] {
+                let (code, said) = host.host.ask(ask);
+                assert_ne!(code, Some(0), "{name}: {said}");
+                let expected = format!("level = {name:?} in [app] needs {}", lacks.join(", "));
+                let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(said.contains(&expected), "{said}\n{expected}");
+            }
+            assert_eq!(in_force(), before, "{name}");
+            continue;
+        }
+        // The verifier takes its time with the programs of another level, and on a busy
+        // machine longer than who asks for the reload waits.
+        let _ = host.host.ask(&["reload"]);
+        let until = Instant::now() + Duration::from_secs(300);
+        let is_in_force = || {
+            let (_, said) = host.host.ask(&["app", "list", "--json"]);
+            said.replace(' ', "")
+                .contains(&format!("\"level\":\"{name}\""))
+        };
+        while !is_in_force() {
+            assert!(Instant::now() < until, "level {name} is not in force");
+        }
+        (before, taken) = (in_force(), taken + 1);
+        for address in ADDRESSES {
+            soon("curl to be known", || {
+                (host.curl(address) == "200").then_some(())
+            });
+            soon("python to be known, and refused at once", || {
+                (host.connects(address).trim() == "PermissionError").then_some(())
+            });
+        }
+    }
+    assert!(taken > 0);
 }
 
 /// Each way in which another program, or other code, comes to a connection that was

@@ -261,8 +261,9 @@ fn root_nothing_is_closed_where_weir_only_observes() {
     let (_server, _lines) = serve(&host);
     let mut client = client(&host, PYTHON, "tcp", "127.0.0.1", &["then"]);
     host.host.configure_only(&format!(
-        "instance = \"{}\"\nobserve = true\n[app]\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
+        "instance = \"{}\"\nobserve = true\n[app]\nlevel = \"{}\"\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
         host.instance,
+        app_host::level_name(),
         host.cgroup.display()
     ));
     host.host.done(&["reload"]);

@@ -280,8 +280,9 @@ fn root_answers_to_what_is_only_observed_are_not_learned_as_coming_in() {
         return;
     };
     host.host.configure_only(&format!(
-        "instance = \"{}\"\nobserve = true\n[app]\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
+        "instance = \"{}\"\nobserve = true\n[app]\nlevel = \"{}\"\ncgroup = \"{}\"\ndefault = \"drop\"\nunknown = \"drop\"\n",
         host.instance,
+        app_host::level_name(),
         host.cgroup.display()
     ));
     host.host.done(&["reload"]);

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 7
+#define IDENT_ABI 8
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -47,6 +47,11 @@
 #define IDENT_PERIOD_SHIFT 8
 /* A walk over the mappings that meets a writer is tried again so often. */
 #define IDENT_TRIES 256
+/* Places in the kernel's tree of mappings that one walk of level push looks at, at most:
+ * 65,536 mappings, which is what a process may have, are about half of that. */
+#define IDENT_STEPS 262144
+/* Such a walk that meets changes is begun again for so long, in nanoseconds. */
+#define IDENT_WALK_NS 1000000
 
 /* Numbers beside those of rules, where one says what has decided. */
 #define IDENT_BY_DEFAULT 1024 /* no rule */
@@ -119,7 +124,18 @@ struct ident_control {
 	__u64 cgroup;	 /* the id of the control group in which this holds */
 	__u32 level;	 /* its depth; 0: the root */
 	__u32 epoch; /* counts up with each change; its lowest bit says which policy */
+	__u32 hooks; /* ident_hooks: the level of which the pinned programs are */
+	__u32 pad;
 	struct ident_policy policies[2];
+};
+
+/* Where it is seen who sends, and what moves when mappings change. */
+enum ident_hooks {
+	IDENT_H_NONE,
+	IDENT_H_TRACEPOINT,
+	IDENT_H_FENTRY,
+	IDENT_H_PUSH_TRACEPOINT,
+	IDENT_H_PUSH_FENTRY,
 };
 
 /* A program as it runs: all objects that it has mapped executable. */
@@ -164,7 +180,7 @@ struct ident_executable {
 struct ident_space {
 	__u64 set[2];
 	__u64 executable; /* the key of its executable file; 0: it has none */
-	__u32 sequence;	  /* mm_lock_seq when it was walked */
+	__u32 sequence;	  /* mm_lock_seq, or what stands for it, when it was walked */
 	__u16 flags;	  /* IDENT_ANONYMOUS, IDENT_ALTERED */
 	__u16 period;	  /* in which that was: jiffies >> IDENT_PERIOD_SHIFT */
 };
@@ -178,6 +194,13 @@ struct ident_holder {
 /* Bits of ident_socket.flags. */
 #define IDENT_S_PENDING 1 /* `pending` is a holder that is not known yet */
 #define IDENT_S_LOST	2 /* there are more holders than are remembered */
+
+/* A connection that is being ended. */
+enum ident_cut {
+	IDENT_CUT_NOT,
+	IDENT_CUT_NOW,	/* whatever leaves now is its reset */
+	IDENT_CUT_SOON, /* by user space: its reset may leave */
+};
 
 /* What is known of a socket. */
 struct ident_socket {
@@ -203,7 +226,7 @@ struct ident_socket {
 	__u8 direction; /* IDENT_OUT of a connection that it began */
 	__u8 flags;
 	__u8 raw;
-	__u8 is_cut;	   /* 1: it is being ended, and its reset is on its way */
+	__u8 is_cut;	   /* ident_cut */
 	__u8 has_overflow; /* 1: some of its flows are beyond IDENT_NEW_FLOWS */
 	__u16 period;	   /* in which that sender was checked, as ident_space.period */
 	__u8 is_traced;	   /* 1: that sender was, by another process */
@@ -282,6 +305,19 @@ struct ident_file {
 	__u64 executable; /* the key of a program that runs it */
 };
 
+/* A connection that is to be ended, where no program can do that. */
+struct ident_ended {
+	__u64 cookie;
+	__be32 own[4]; /* IPv4 in the first one */
+	__be32 peer[4];
+	__be16 own_port;
+	__be16 peer_port;
+	__u32 interface; /* that the socket is bound to */
+	__u8 family;
+	__u8 protocol;
+	__u8 pad[6];
+};
+
 struct ident_hits {
 	__u64 judged;  /* connections and flows */
 	__u64 dropped; /* packets, and calls that were refused */
@@ -310,7 +346,7 @@ enum ident_count {
 
 _Static_assert(sizeof(struct ident_rule) == 56, "abi");
 _Static_assert(sizeof(struct ident_policy) == 144, "abi");
-_Static_assert(sizeof(struct ident_control) == 336, "abi");
+_Static_assert(sizeof(struct ident_control) == 344, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_executable) == 520, "abi");
@@ -318,5 +354,6 @@ _Static_assert(sizeof(struct ident_socket) == 200, "abi");
 _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
 _Static_assert(sizeof(struct ident_event) == 144, "abi");
+_Static_assert(sizeof(struct ident_ended) == 56, "abi");
 
 #endif

@@ -35,15 +35,41 @@ static __always_inline void peer_of(struct sock_common *sk, struct ident_case *a
 	about->has_port = 1;
 }
 
-static __always_inline void end_connection(struct sock_common *sk,
+/* Has user space end it, by what sock_diag(7) knows a socket by. */
+static __noinline int tell_ended(struct sock_common *sk, struct seq_file *out,
+				 __u8 protocol)
+{
+	struct ident_ended ended = {
+		.cookie = bpf_get_socket_cookie(sk),
+		.own_port = bpf_htons(sk->skc_num),
+		.peer_port = sk->skc_dport,
+		.interface = sk->skc_bound_dev_if,
+		.family = sk->skc_family,
+		.protocol = protocol,
+	};
+
+	if (sk->skc_family == AF_INET) {
+		ended.own[0] = sk->skc_rcv_saddr;
+		ended.peer[0] = sk->skc_daddr;
+	} else {
+		bpf_probe_read_kernel(ended.own, sizeof(ended.own),
+				      &sk->skc_v6_rcv_saddr);
+		bpf_probe_read_kernel(ended.peer, sizeof(ended.peer), &sk->skc_v6_daddr);
+	}
+	return bpf_seq_write(out, &ended, sizeof(ended));
+}
+
+/* `out`: of the iterator that has come to the socket. */
+static __always_inline void end_connection(struct sock_common *sk, struct seq_file *out,
+					   __u8 protocol,
 					   const struct ident_control *control,
 					   __u32 found, enum ident_count what)
 {
-	if (!bpf_sock_destroy(sk))
+	if (ident_cfg.diag ? !tell_ended(sk, out, protocol) : !bpf_sock_destroy(sk))
 		deny(control, found, what);
 }
 
-static __always_inline int cut_tcp(struct sock_common *sk)
+static __always_inline int cut_tcp(struct sock_common *sk, struct seq_file *out)
 {
 	struct ident_control *control = control_get();
 	struct ident_case about = {.protocol = IDENT_TCP};
@@ -81,18 +107,20 @@ static __always_inline int cut_tcp(struct sock_common *sk)
 		return 0;
 	if (is_new) {
 		if ((found & 0xff) == IDENT_REJECT)
-			end_connection(sk, control, found, IDENT_C_REFUSED);
+			end_connection(sk, out, IPPROTO_TCP, control, found,
+				       IDENT_C_REFUSED);
 		return 0;
 	}
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
-	socket->is_cut = 1;
-	end_connection(sk, control, found, IDENT_C_CUT);
-	socket->is_cut = 0;
+	socket->is_cut = ident_cfg.diag ? IDENT_CUT_SOON : IDENT_CUT_NOW;
+	end_connection(sk, out, IPPROTO_TCP, control, found, IDENT_C_CUT);
+	if (!ident_cfg.diag)
+		socket->is_cut = IDENT_CUT_NOT;
 	return 0;
 }
 
-static __always_inline int cut_udp(struct sock *sk)
+static __always_inline int cut_udp(struct sock *sk, struct seq_file *out)
 {
 	struct ident_control *control = control_get();
 	struct sock_common *common = &sk->__sk_common;
@@ -130,7 +158,7 @@ static __always_inline int cut_udp(struct sock *sk)
 		return 0;
 	if (is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
-	end_connection(common, control, found, IDENT_C_CUT);
+	end_connection(common, out, sk->sk_protocol, control, found, IDENT_C_CUT);
 	return 0;
 }
 

@@ -10,6 +10,7 @@
  *                         a tracepoint, or where there is none the function's beginning
  *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
  *   exit_mmap             an address space that ends is forgotten
+ *   up_write and so on    at level push: mappings have changed (changes.h)
  *   iter/tcp, iter/udp    connections that the rules allow no longer are ended
  *
  * A socket without a record is none of ours: the kernel's own, or one beyond the control
@@ -20,6 +21,7 @@
 struct ident_event ident_event_layout;
 struct ident_question ident_question_layout;
 struct ident_file ident_file_layout;
+struct ident_ended ident_ended_layout;
 
 #define MPTCP	    262
 #define SMC	    256
@@ -27,6 +29,9 @@ struct ident_file ident_file_layout;
 #define SOCK_STREAM 1
 #define SOCK_RAW    3
 #define TCP_LISTEN  10
+/* Where a segment has its flags, and one of them. */
+#define TCP_FLAGS 13
+#define TCP_RST	  4
 /* IPv6 headers before the transport's that are gone through. */
 #define CHAIN 6
 
@@ -48,13 +53,27 @@ static __always_inline __u8 protocol_of(__u32 type, __u32 protocol)
 	}
 }
 
+/* May its holders have a raw socket? */
+static __noinline int judge_raw(struct ident_socket *socket,
+				const struct ident_control *control, __u8 protocol)
+{
+	struct ident_case about = {.protocol = protocol, .direction = IDENT_OUT};
+	__u32 found = decide(socket, &about, control, 0);
+
+	if (is_pass(found & 0xff))
+		return 1;
+	count(IDENT_C_SOCKETS);
+	return deny(control, found, IDENT_C_REFUSED);
+}
+
+/* What looks at who calls has a stack of its own beside that of who judges: the two
+ * together are too large. */
 SEC("cgroup/sock_create")
 int weir_app_create(struct bpf_sock *ctx)
 {
 	struct ident_control *control = control_get();
 	struct ident_socket *socket;
-	struct ident_case about = {};
-	__u32 found;
+	__u8 protocol;
 
 	if (!control || (ctx->family != AF_INET && ctx->family != AF_INET6))
 		return 1;
@@ -73,16 +92,11 @@ int weir_app_create(struct bpf_sock *ctx)
 		BPF_CORE_READ(bpf_get_current_task_btf(), nsproxy, net_ns, ns.inum);
 	socket->direction = IDENT_IN;
 	note_holder(socket, bpf_get_current_task_btf(), control);
-	about.protocol = protocol_of(ctx->type, ctx->protocol);
-	if (about.protocol < IDENT_RAW)
+	protocol = protocol_of(ctx->type, ctx->protocol);
+	if (protocol < IDENT_RAW)
 		return 1;
 	socket->raw = 1;
-	about.direction = IDENT_OUT;
-	found = decide(socket, &about, control, 0);
-	if (is_pass(found & 0xff))
-		return 1;
-	count(IDENT_C_SOCKETS);
-	return deny(control, found, IDENT_C_REFUSED);
+	return judge_raw(socket, control, protocol);
 }
 
 /* For an address that is none, such as 0.0.0.0, the one that the kernel will take: the
@@ -107,22 +121,15 @@ static __always_inline void name_unspecified(struct bpf_sock_addr *ctx, __u8 pee
 		words[3] = bpf_htonl(1);
 }
 
-/* 1: may connect there. Datagrams are judged one by one, for the peer may have sent
- * first. */
-static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
+/* 1: its holders may connect there. */
+static __noinline int judge_address(struct bpf_sock_addr *ctx,
+				    struct ident_socket *socket,
+				    const struct ident_control *control, const int v6)
 {
-	struct ident_control *control = control_get();
-	struct ident_socket *socket;
 	struct ident_case about = {.protocol = IDENT_TCP, .direction = IDENT_OUT};
 	__u32 found;
 	int is_nobody;
 
-	if (!control || !ctx->sk)
-		return 1;
-	socket = bpf_sk_storage_get(&ident_sockets, ctx->sk, 0, 0);
-	if (!socket || protocol_of(ctx->type, ctx->protocol) != IDENT_TCP)
-		return 1;
-	note_holder(socket, bpf_get_current_task_btf(), control);
 	resolve(socket, control);
 	if (v6) {
 		__u32 *words = (__u32 *)about.peer;
@@ -151,6 +158,22 @@ static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
 	if (is_pass(found & 0xff) || (found & 0xff) == IDENT_PENDING)
 		return 1;
 	return deny(control, found, IDENT_C_REFUSED);
+}
+
+/* 1: may connect there. Datagrams are judged one by one, for the peer may have sent
+ * first. */
+static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
+{
+	struct ident_control *control = control_get();
+	struct ident_socket *socket;
+
+	if (!control || !ctx->sk)
+		return 1;
+	socket = bpf_sk_storage_get(&ident_sockets, ctx->sk, 0, 0);
+	if (!socket || protocol_of(ctx->type, ctx->protocol) != IDENT_TCP)
+		return 1;
+	note_holder(socket, bpf_get_current_task_btf(), control);
+	return judge_address(ctx, socket, control, v6);
 }
 
 SEC("cgroup/connect4")
@@ -208,8 +231,8 @@ int BPF_PROG(weir_app_open, struct sock *sk)
 }
 
 /* Its address and port; has_port is 0 where none is found. */
-static __always_inline int read_peer(struct __sk_buff *skb, struct ident_case *about,
-				     int out, __u16 *own)
+static __noinline int read_peer(struct __sk_buff *skb, struct ident_case *about, int out,
+				__u16 *own)
 {
 	__be16 ports[2];
 	__u32 at, i;
@@ -314,6 +337,19 @@ static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket 
 	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
 }
 
+static __always_inline int is_reset(struct __sk_buff *skb)
+{
+	__u32 at = sizeof(struct ipv6hdr);
+	__u8 first = 0, flags = 0;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		bpf_skb_load_bytes(skb, 0, &first, sizeof(first));
+		at = (first & 15) * 4;
+	}
+	bpf_skb_load_bytes(skb, at + TCP_FLAGS, &flags, sizeof(flags));
+	return (flags & TCP_RST) != 0;
+}
+
 static __always_inline int judge(struct __sk_buff *skb, const int out)
 {
 	struct ident_control *control = control_get();
@@ -331,7 +367,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int out)
 		return 1;
 	protocol = protocol_of(sk->type, sk->protocol);
 	/* The reset by which it ends: only that leaves while it is ended. */
-	if (out && protocol == IDENT_TCP && socket->is_cut)
+	if (out && protocol == IDENT_TCP && socket->is_cut &&
+	    (!ident_cfg.diag || is_reset(skb)))
 		return 1;
 	if (protocol == IDENT_TCP)
 		return judge_tcp(skb, socket, control, out, sk->state == TCP_LISTEN);
@@ -359,6 +396,44 @@ int BPF_PROG(weir_app_exit, struct mm_struct *mm)
 	__u64 address = (__u64)mm;
 
 	bpf_map_delete_elem(&ident_spaces, &address);
+	if (ident_cfg.push)
+		bpf_map_delete_elem(&ident_changes, &address);
+	return 0;
+}
+
+/* Level push, by functions: every lock of this kind comes here. */
+SEC("fentry/up_write")
+int BPF_PROG(weir_app_unlock, struct rw_semaphore *lock)
+{
+	note_change(space_of_lock(lock));
+	return 0;
+}
+
+SEC("fentry/downgrade_write")
+int BPF_PROG(weir_app_lower, struct rw_semaphore *lock)
+{
+	note_change(space_of_lock(lock));
+	return 0;
+}
+
+/* The same by tracepoints, as Linux 6.13 and later have them. */
+SEC("tp_btf/mmap_lock_released")
+int BPF_PROG(weir_app_released, struct mm_struct *mm, _Bool write)
+{
+	if (write)
+		note_change((__u64)mm);
+	return 0;
+}
+
+/* Who has the lock for reading and finds it written is the writer, who goes on as a
+ * reader: munmap does. */
+SEC("tp_btf/mmap_lock_acquire_returned")
+int BPF_PROG(weir_app_lowered, struct mm_struct *mm, _Bool write, _Bool success)
+{
+	struct mm_struct___int *locked = (struct mm_struct___int *)mm;
+
+	if (!write && success && locked->mmap_lock.count.counter & RWSEM_WRITER_LOCKED)
+		note_change((__u64)mm);
 	return 0;
 }
 
@@ -413,6 +488,10 @@ int weir_app_adopt(struct bpf_iter__task_file *ctx)
 		socket->raw = protocol >= IDENT_RAW;
 		count(IDENT_C_ADOPTED);
 	}
+	if (ident_cfg.push) {
+		note_holder(socket, task, control);
+		return 0;
+	}
 	/* Of its own a program has it without a reference only. */
 	task = bpf_task_from_pid(task->tgid);
 	if (!task)
@@ -427,7 +506,7 @@ int weir_app_cut_tcp(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *sk = ctx->sk_common;
 
-	return sk ? cut_tcp(sk) : 0;
+	return sk ? cut_tcp(sk, ctx->meta->seq) : 0;
 }
 
 SEC("iter/udp")
@@ -435,7 +514,41 @@ int weir_app_cut_udp(struct bpf_iter__udp *ctx)
 {
 	struct udp_sock *sk = ctx->udp_sk;
 
-	return sk ? cut_udp((struct sock *)sk) : 0;
+	return sk ? cut_udp((struct sock *)sk, ctx->meta->seq) : 0;
+}
+
+static __always_inline void look_at(struct task_struct *task,
+				    const struct ident_control *control,
+				    struct ident_question *question)
+{
+	struct ident_space space = {}, *known;
+	struct mm_struct *mm = task->mm;
+	__u32 flags = policy_of(control)->flags;
+	__u64 begin, address = (__u64)mm;
+
+	if (!mm)
+		return;
+	question->space = address;
+	question->sequence = sequence_of(mm);
+	begin = bpf_ktime_get_ns();
+	if (walk(task, control, &space))
+		return;
+	question->nanoseconds = bpf_ktime_get_ns() - begin;
+	question->key.set[0] = space.set[0];
+	question->key.set[1] = space.set[1];
+	question->key.flags = space.flags;
+	known = bpf_map_lookup_elem(&ident_spaces, &address);
+	if (known)
+		question->key.flags |= known->flags & IDENT_ALTERED;
+	if (is_traced(task))
+		question->key.flags |= IDENT_ALTERED;
+	question->executable = space.executable;
+	question->uid = uid_of(task);
+	question->cgroup = cgroup_of(task);
+	question->key.uid = flags & IDENT_BY_UID ? question->uid : 0;
+	question->key.cgroup = flags & IDENT_BY_CGROUP ? question->cgroup : 0;
+	question->key.space = flags & IDENT_BY_SPACE ? address : 0;
+	question->found = 1;
 }
 
 /* Who is this process? */
@@ -443,10 +556,7 @@ SEC("syscall")
 int weir_app_question(struct ident_question *question)
 {
 	struct ident_control *control = control_get();
-	struct ident_space space = {}, *known;
 	struct task_struct *task;
-	struct mm_struct *mm;
-	__u64 begin;
 
 	question->found = 0;
 	if (!control)
@@ -454,35 +564,23 @@ int weir_app_question(struct ident_question *question)
 	task = bpf_task_from_pid(question->tgid);
 	if (!task)
 		return 0;
-	mm = task->mm;
-	if (mm) {
-		__u32 flags = policy_of(control)->flags;
-		__u64 address = (__u64)mm;
-
-		question->space = address;
-		question->sequence = sequence_of(mm);
-		begin = bpf_ktime_get_ns();
-		if (!walk(task, control, &space)) {
-			question->nanoseconds = bpf_ktime_get_ns() - begin;
-			question->key.set[0] = space.set[0];
-			question->key.set[1] = space.set[1];
-			question->key.flags = space.flags;
-			known = bpf_map_lookup_elem(&ident_spaces, &address);
-			if (known)
-				question->key.flags |= known->flags & IDENT_ALTERED;
-			if (is_traced(task))
-				question->key.flags |= IDENT_ALTERED;
-			question->executable = space.executable;
-			question->uid = uid_of(task);
-			question->cgroup = cgroup_of(task);
-			question->key.uid = flags & IDENT_BY_UID ? question->uid : 0;
-			question->key.cgroup =
-				flags & IDENT_BY_CGROUP ? question->cgroup : 0;
-			question->key.space = flags & IDENT_BY_SPACE ? (__u64)mm : 0;
-			question->found = 1;
-		}
-	}
+	look_at(task, control, question);
 	bpf_task_release(task);
+	return 0;
+}
+
+/* The same at level push, of the one task that is gone through. */
+SEC("iter/task")
+int weir_app_look(struct bpf_iter__task *ctx)
+{
+	struct ident_control *control = control_get();
+	struct task_struct *task = ctx->task;
+	struct ident_question question = {};
+
+	if (!control || !task)
+		return 0;
+	look_at(task, control, &question);
+	bpf_seq_write(ctx->meta->seq, &question, sizeof(question));
 	return 0;
 }
 

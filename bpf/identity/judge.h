@@ -225,6 +225,20 @@ static long try_word(__u32 word, struct ident_search *search)
 	return search->found != 0;
 }
 
+/* By a key of its own: Linux 6.1 takes none from what a function is given. */
+static __noinline void find_executable(struct ident_search *search, __u64 key)
+{
+	const struct ident_executable *executable;
+
+	executable = bpf_map_lookup_elem(&ident_executables, &key);
+	if (executable &&
+	    (search->second ? executable->revision[1] : executable->revision[0]) ==
+		    search->policy->generation)
+		search->executable = executable;
+	else
+		search->unknown = 1;
+}
+
 /* verdict | number of the rule << 8 */
 __noinline int ident_judge(const struct ident_case *about)
 {
@@ -241,17 +255,8 @@ __noinline int ident_judge(const struct ident_case *about)
 	for (i = 0; i < IDENT_HOLDERS; i++)
 		if (about->handles[i] && !program_of(&search, about->handles[i]))
 			search.unknown = 1;
-	if (about->executable) {
-		const struct ident_executable *executable =
-			bpf_map_lookup_elem(&ident_executables, &about->executable);
-
-		if (executable &&
-		    (search.second ? executable->revision[1] : executable->revision[0]) ==
-			    search.policy->generation)
-			search.executable = executable;
-		else
-			search.unknown = 1;
-	}
+	if (about->executable)
+		find_executable(&search, about->executable);
 	__builtin_memcpy(search.network.addr, about->peer, sizeof(search.network.addr));
 	bpf_loop(IDENT_RULE_WORDS, try_word, &search, 0);
 	if (!search.found)

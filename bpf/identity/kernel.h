@@ -33,6 +33,11 @@ struct inode___timespec {
 	struct timespec64 __i_ctime;
 };
 
+/* Before Linux 6.6. */
+struct inode___plain {
+	struct timespec64 i_ctime;
+};
+
 struct file {
 	struct inode *f_inode;
 };
@@ -54,7 +59,30 @@ typedef struct {
 	void *vdso;
 } mm_context_t;
 
+/* The tree of mappings, since Linux 6.1. Entries are pointers; those to nodes have the
+ * node's type in their lower bits. */
+struct maple_tree {
+	void *ma_root;
+};
+
+struct maple_metadata {
+	unsigned char end;
+};
+
+struct maple_range_64 {
+	unsigned long pivot[15];
+	void *slot[16];
+	struct maple_metadata meta;
+};
+
+struct maple_arange_64 {
+	unsigned long pivot[9];
+	void *slot[10];
+	struct maple_metadata meta;
+};
+
 struct mm_struct {
+	struct maple_tree mm_mt;
 	struct seqcount mm_lock_seq;
 	struct file *exe_file;
 	mm_context_t context;
@@ -139,8 +167,11 @@ struct sock_common {
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	int skc_bound_dev_if;
 	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
 	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 	possible_net_t skc_net;
 };
 
@@ -159,7 +190,16 @@ struct socket {
 	struct sock *sk;
 };
 
-struct bpf_iter_meta;
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
 
 struct bpf_iter__task_file {
 	struct bpf_iter_meta *meta;
@@ -187,13 +227,15 @@ struct bpf_iter_task_vma {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));
 
+/* These are called nowhere at level push, whose kernels may lack them. */
 extern int bpf_iter_task_vma_new(struct bpf_iter_task_vma *it, struct task_struct *task,
-				 __u64 addr) __ksym;
-extern struct vm_area_struct *bpf_iter_task_vma_next(struct bpf_iter_task_vma *it) __ksym;
-extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym;
-extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
-extern void bpf_task_release(struct task_struct *task) __ksym;
-/* Without it (before Linux 6.5) connections are not ended, and the rest is as it is. */
+				 __u64 addr) __ksym __weak;
+extern struct vm_area_struct *
+bpf_iter_task_vma_next(struct bpf_iter_task_vma *it) __ksym __weak;
+extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym __weak;
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym __weak;
+extern void bpf_task_release(struct task_struct *task) __ksym __weak;
+/* Without it (before Linux 6.5) user space ends connections. */
 extern int bpf_sock_destroy(struct sock_common *sk) __ksym __weak;
 
 #define VM_EXEC 4

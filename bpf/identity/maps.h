@@ -16,6 +16,13 @@
 #include "identity/holders.h"
 #include "identity/kernel.h"
 
+/* Written before the programs are loaded: the verifier leaves out what is not used. */
+const volatile struct {
+	__u8 push; /* level push: changes are counted, and mappings are read, here */
+	__u8 diag; /* connections are ended by user space, which is told of them */
+	__u8 pad[6];
+} ident_cfg = {};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -61,6 +68,15 @@ struct {
 	__type(key, __u64);
 	__type(value, struct ident_space);
 } ident_spaces SEC(".maps");
+
+/* At level push, of address spaces that were looked at: a number that is another one
+ * after each change of the mappings. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, IDENT_SPACES);
+	__type(key, __u64);
+	__type(value, __u64);
+} ident_changes SEC(".maps");
 
 /* Flows that a program here has begun, and that pass. */
 struct {

@@ -10,78 +10,7 @@
 #ifndef WEIR_IDENTITY_WHO_H
 #define WEIR_IDENTITY_WHO_H
 
-#include "identity/maps.h"
-
-static __always_inline __u64 mix(__u64 x)
-{
-	x ^= x >> 33;
-	x *= 0xff51afd7ed558ccdull;
-	x ^= x >> 33;
-	x *= 0xc4ceb9fe1a85ec53ull;
-	return x ^ x >> 33;
-}
-
-/* Odd while somebody changes the mappings, and never again what it was before.
- *
- * Since Linux 6.13 that is what mm_lock_seq is: mmap_write_lock counts it up, and so do
- * mmap_write_unlock and mmap_write_downgrade. Before, only the latter two do, so that it
- * stands still while mprotect has made pages executable and goes on with others, and a
- * second thread runs what is in them and sends. There the lock itself gives the lowest
- * bit: RWSEM_WRITER_LOCKED is set before the first change, and cleared after the count.
- * The lock is read first: if it is free although the change is there, whoever changed
- * has released it, and has counted before that. The atomic operation keeps the two
- * loads in this order on processors that exchange loads. */
-static __always_inline __u32 sequence_of(struct mm_struct *mm)
-{
-	struct mm_struct___int *older = (struct mm_struct___int *)mm;
-	__u64 order = 0, lock;
-
-	if (bpf_core_field_exists(mm->mm_lock_seq.sequence))
-		return mm->mm_lock_seq.sequence;
-	lock = older->mmap_lock.count.counter;
-	lock += __sync_fetch_and_add(&order, lock);
-	return (__u32)older->mm_lock_seq << 1 | (lock & RWSEM_WRITER_LOCKED);
-}
-
-static __always_inline __s64 ctime_seconds(struct inode *inode)
-{
-	struct inode___timespec *older = (struct inode___timespec *)inode;
-
-	if (bpf_core_field_exists(inode->i_ctime_sec))
-		return BPF_CORE_READ(inode, i_ctime_sec);
-	return BPF_CORE_READ(older, __i_ctime.tv_sec);
-}
-
-static __always_inline __u64 ctime_nanoseconds(struct inode *inode)
-{
-	struct inode___timespec *older = (struct inode___timespec *)inode;
-
-	if (bpf_core_field_exists(inode->i_ctime_nsec))
-		return BPF_CORE_READ(inode, i_ctime_nsec);
-	return BPF_CORE_READ(older, __i_ctime.tv_nsec);
-}
-
-/* One file, so that nobody without the secret can make two sets alike. */
-static __always_inline __u64 object_hash(const struct ident_control *control,
-					 struct inode *inode)
-{
-	/* A bit of the nanoseconds is a flag of the kernel's. */
-	__u64 nanoseconds = ctime_nanoseconds(inode) & 0x7fffffff;
-	__u64 of = (__u64)BPF_CORE_READ(inode, i_sb, s_dev) << 32 |
-		   BPF_CORE_READ(inode, i_generation);
-	__u64 hash = mix(BPF_CORE_READ(inode, i_ino) ^ control->secret[0]);
-
-	hash = mix(hash ^ of ^ control->secret[1]);
-	return mix(hash ^ (__u64)ctime_seconds(inode) << 30 ^ nanoseconds);
-}
-
-/* The key of an executable file: by another one than the same file has where it is
- * mapped, as a library may be an executable too. */
-static __always_inline __u64 executable_key(const struct ident_control *control,
-					    struct inode *inode)
-{
-	return mix(object_hash(control, inode) ^ control->secret[3]);
-}
+#include "identity/tree.h"
 
 /* 0: `space` is what this process has mapped now. Else somebody changes it. */
 static __noinline int walk_once(struct task_struct *task,
@@ -89,53 +18,28 @@ static __noinline int walk_once(struct task_struct *task,
 				struct ident_space *space)
 {
 	struct mm_struct *mm = task->mm;
+	struct ident_sum sum = {};
 	struct vm_area_struct *area;
 	struct bpf_iter_task_vma it;
-	__u64 vdso, last = 0, a = 0, b = 0;
-	__u32 flags = 0;
-	struct inode *exe;
 	int failed;
 
 	if (!mm)
 		return -1;
-	vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
+	sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	failed = bpf_iter_task_vma_new(&it, task, 0);
 	while ((area = bpf_iter_task_vma_next(&it))) {
 		struct file *file;
-		__u64 hash;
 
 		if (!(area->vm_flags & VM_EXEC))
 			continue;
 		file = area->vm_file;
-		if (!file) {
-			if (area->vm_start != vdso)
-				flags |= IDENT_ANONYMOUS;
-			continue;
-		}
-		if (area->anon_vma)
-			flags |= IDENT_ALTERED;
-		hash = object_hash(control, file->f_inode);
-		/* The parts of one file mostly lie side by side. */
-		if (hash == last)
-			continue;
-		last = hash;
-		a += hash;
-		b += mix(hash ^ control->secret[2]);
+		add_area(&sum, control, area->vm_start, file ? file->f_inode : NULL,
+			 area->anon_vma != NULL);
 	}
 	bpf_iter_task_vma_destroy(&it);
 	if (failed)
 		return failed;
-	exe = BPF_CORE_READ(mm, exe_file, f_inode);
-	space->executable = 0;
-	if (exe) {
-		last = executable_key(control, exe);
-		space->executable = last;
-		a += last;
-		b += mix(last);
-	}
-	space->set[0] = a;
-	space->set[1] = b;
-	space->flags = flags;
+	add_executable(mm, &sum, control, space);
 	return 0;
 }
 
@@ -155,18 +59,27 @@ static long try_walk(__u32 try, struct ident_walk *walk)
 }
 
 /* The same, for as long as others change the mappings. */
-static __noinline int walk(struct task_struct *task, const struct ident_control *control,
-			   struct ident_space *space)
+static __noinline int walk_again(struct task_struct *task,
+				 const struct ident_control *control,
+				 struct ident_space *space)
 {
 	struct ident_walk walk = {.task = task, .control = control, .space = space};
 
-	count(IDENT_C_WALKS);
 	bpf_loop(IDENT_TRIES, try_walk, &walk, 0);
 	if (!walk.done) {
 		count(IDENT_C_BUSY);
 		return -1;
 	}
 	return 0;
+}
+
+static __always_inline int walk(struct task_struct *task,
+				const struct ident_control *control,
+				struct ident_space *space)
+{
+	count(IDENT_C_WALKS);
+	return ident_cfg.push ? walk_tree(task, control, space)
+			      : walk_again(task, control, space);
 }
 
 static __always_inline __u64 cgroup_of(struct task_struct *task)

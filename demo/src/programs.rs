@@ -52,7 +52,7 @@ impl Programs {
         let lacks = missing();
         if !lacks.is_empty() {
             return Err(format!(
-                "this kernel lacks {}: it takes Linux 6.12 with fentry (Debian 13), or 6.16",
+                "this kernel lacks {}: it takes Linux 6.1 with fentry (Debian 12), or 6.16",
                 lacks.join(", ")
             ));
         }

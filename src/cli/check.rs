@@ -230,7 +230,7 @@ fn rules_about_programs(app: &AppConfig) -> Vec<String> {
         Some(cgroup) => format!("in {}", cgroup.display()),
         None => "every process".to_owned(),
     });
-    if let Some(level) = identity::level() {
+    if let Some(level) = identity::level(app) {
         parts.push(format!("level {level}"));
     }
     parts
@@ -245,7 +245,7 @@ fn app_json(app: &AppConfig) -> serde_json::Value {
     json!({
         "default": app.default.name(),
         "unknown": app.unknown.name(),
-        "level": identity::level(),
+        "level": identity::level(app),
         "cgroup": app.cgroup.as_ref().map(|path| path.display().to_string()),
         "rules": rules.collect::<Vec<_>>(),
     })

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::identity::{CgroupAt, detach, missing};
+use weir_bpf::identity::{CgroupAt, Level, detach, level};
 use weir_netlab::{Child, Namespace, Net};
 
 use crate::{common::skipped, plain::Plain};
@@ -30,6 +30,18 @@ pub struct TestHost {
     pub net: Net,
 }
 
+/// The level that `WEIR_APP_LEVEL` names; none: the best that this kernel has.
+pub fn wanted() -> Option<Level> {
+    let name = std::env::var("WEIR_APP_LEVEL").ok()?;
+    let found = Level::ALL.iter().find(|(level, _)| *level == name);
+    Some(found.unwrap_or_else(|| panic!("WEIR_APP_LEVEL={name}")).1)
+}
+
+/// The same as a word of the configuration.
+pub fn level_name() -> &'static str {
+    wanted().map_or("auto", Level::name)
+}
+
 impl TestHost {
     /// A daemon with this `[app]`; none: what it takes is not here.
     pub fn new(name: &str, rules: &str) -> Option<Self> {
@@ -41,7 +53,7 @@ impl TestHost {
         if skipped(&PROGRAMS) {
             return None;
         }
-        let missing = missing();
+        let missing = level(wanted()).err().unwrap_or_default();
         if !missing.is_empty() {
             eprintln!(
                 "skipped: this kernel lacks {} (probe: its BTF)",
@@ -85,8 +97,13 @@ impl TestHost {
     }
 
     pub fn configure(&self, rules: &str) {
+        self.configure_at(level_name(), rules);
+    }
+
+    /// The same, at the level of this name.
+    pub fn configure_at(&self, level: &str, rules: &str) {
         self.host.configure_only(&format!(
-            "instance = \"{}\"\n[app]\ncgroup = \"{}\"\n{rules}",
+            "instance = \"{}\"\n[app]\nlevel = \"{level}\"\ncgroup = \"{}\"\n{rules}",
             self.instance,
             self.cgroup.display()
         ));

@@ -3,13 +3,14 @@
 //! decided in user space and written here as rules, of which each has a *where*, and as a
 //! bitmap of rules for each identity: the rules whose *who* it meets.
 
+mod diag;
 mod events;
 mod level;
 mod policy;
 mod programs;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
-pub use level::{Level, level, missing};
+pub use level::{Level, level, missing, missing_to_sign};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
 pub use programs::{CgroupAt, Loaded, detach, is_attached};
 
@@ -273,6 +274,7 @@ impl Handle {
 pub struct Identity {
     dir: PathBuf,
     level: Level,
+    by_function: bool,
     control: MapHandle,
     rules: MapHandle,
     networks: MapHandle,
@@ -289,18 +291,25 @@ pub struct Identity {
     file: OwnedFd,
 }
 
+fn control_of(map: &MapHandle) -> Result<ident_control> {
+    let what = || "read what holds for programs".to_owned();
+    let bytes = map.lookup(&[0; 4], MapFlags::ANY).context(what)?;
+    let control = bytes.as_deref().and_then(value_of);
+    control.ok_or_else(|| Error::refused(what(), "the map has another form"))
+}
+
+fn put_control(map: &MapHandle, control: &ident_control) -> Result<()> {
+    map.update(&[0; 4], bytes_of(control), MapFlags::ANY)
+        .context(|| "write what holds for programs".into())
+}
+
 impl Identity {
     fn control(&self) -> Result<ident_control> {
-        let what = || "read what holds for programs".to_owned();
-        let bytes = self.control.lookup(&[0; 4], MapFlags::ANY).context(what)?;
-        let control = bytes.as_deref().and_then(value_of);
-        control.ok_or_else(|| Error::refused(what(), "the map has another form"))
+        control_of(&self.control)
     }
 
     fn put_control(&self, control: &ident_control) -> Result<()> {
-        self.control
-            .update(&[0; 4], bytes_of(control), MapFlags::ANY)
-            .context(|| "write what holds for programs".into())
+        put_control(&self.control, control)
     }
 
     /// Puts a policy into force, in one step, with the identities and executable files that
@@ -608,7 +617,13 @@ impl Identity {
             tgid: pid,
             ..ident_question::default()
         };
-        prog_test_run::syscall(self.question.as_fd(), &mut question)?;
+        if self.level == Level::Push {
+            let written = programs::read_iterator(self.question.as_fd(), Some(pid))?;
+            // Nothing: there is no such process.
+            question = value_of(&written).unwrap_or_default();
+        } else {
+            prog_test_run::syscall(self.question.as_fd(), &mut question)?;
+        }
         Ok((question.found == 1).then(|| Seen {
             key: Key::of(&question.key),
             executable: Executable::of(question.executable),
@@ -636,10 +651,14 @@ impl Identity {
     /// The kernel refuses to go through the sockets.
     pub fn cut_revoked(&self) -> Result<()> {
         let mut programs = self.cut.iter();
-        programs.try_for_each(|program| programs::run_iterator(program.as_fd()))
+        programs.try_for_each(|program| {
+            let ended = programs::read_iterator(program.as_fd(), None)?;
+            diag::end_all(&ended)
+        })
     }
 
-    /// Whether this kernel can end connections: it has `bpf_sock_destroy` (Linux 6.5).
+    /// Whether this kernel can end connections: by `bpf_sock_destroy` (Linux 6.5), or by
+    /// sock_diag(7) with `CONFIG_INET_DIAG_DESTROY`.
     pub fn can_cut(&self) -> bool {
         !self.cut.is_empty()
     }
@@ -647,6 +666,11 @@ impl Identity {
     /// How it is seen who sends on a connection.
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Whether that is by the beginning of functions, and not by tracepoints.
+    pub fn is_by_function(&self) -> bool {
+        self.by_function
     }
 
     /// Reads the counters, summed over the processors.
@@ -707,7 +731,7 @@ impl Identity {
 const _: () = {
     assert!(size_of::<ident_rule>() == 56);
     assert!(size_of::<ident_program>() == 272);
-    assert!(size_of::<ident_control>() == 336);
+    assert!(size_of::<ident_control>() == 344);
     assert!(size_of::<ident_executable>() == 520);
 };
 

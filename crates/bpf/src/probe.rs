@@ -111,10 +111,31 @@ pub(crate) fn tail_call_beside_function() -> io::Result<()> {
 /// # Errors
 /// The kernel does not take such programs, or we may not load programs.
 pub(crate) fn fentry(function: u32) -> io::Result<()> {
+    let program = tracing(sys::BPF_TRACE_FENTRY, function)?;
+    // SAFETY: programs of this type have the name of where they go themselves.
+    let link = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    drop(unsafe { OwnedFd::from_raw_fd(link) });
+    Ok(())
+}
+
+/// May we load a program for the tracepoint with this type? It is not attached.
+///
+/// # Errors
+/// As of [`fentry`].
+pub(crate) fn raw_tracepoint(tracepoint: u32) -> io::Result<()> {
+    tracing(sys::BPF_TRACE_RAW_TP, tracepoint).map(drop)
+}
+
+/// Loads a program that does nothing for something of the kernel's own types.
+fn tracing(attach: sys::bpf_attach_type, id: u32) -> io::Result<OwnedFd> {
     let mut options = sys::bpf_prog_load_opts {
         sz: size_of::<sys::bpf_prog_load_opts>() as _,
-        expected_attach_type: sys::BPF_TRACE_FENTRY,
-        attach_btf_id: function,
+        expected_attach_type: attach,
+        attach_btf_id: id,
         ..Default::default()
     };
     let insn = |code: u8| sys::bpf_insn {
@@ -139,15 +160,7 @@ pub(crate) fn fentry(function: u32) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(-fd));
     }
     // SAFETY: a non-negative answer is a new descriptor, and ours.
-    let program = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: programs of this type have the name of where they go themselves.
-    let link = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
-    if link < 0 {
-        return Err(io::Error::from_raw_os_error(-link));
-    }
-    // SAFETY: a non-negative answer is a new descriptor, and ours.
-    drop(unsafe { OwnedFd::from_raw_fd(link) });
-    Ok(())
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The names of the loaded programs, whoever loaded them, that use this map: sorted.

@@ -23,7 +23,7 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::identity::{
     CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Level, Loaded,
-    Networks, Policy, Rule, RuleBits, Unknown, Verdict, detach, is_attached, missing,
+    Networks, Policy, Rule, RuleBits, Unknown, Verdict, detach, is_attached, level,
 };
 
 const ROOT: &str = "/sys/fs/bpf/weir";
@@ -69,11 +69,28 @@ fn policy(rules: Vec<Rule>) -> Policy {
     }
 }
 
+/// The level that `WEIR_APP_LEVEL` names: without it the best that this kernel has.
+fn wanted() -> Option<Level> {
+    let name = std::env::var("WEIR_APP_LEVEL").ok()?;
+    let found = Level::ALL.iter().find(|(level, _)| *level == name);
+    Some(found.unwrap_or_else(|| panic!("WEIR_APP_LEVEL={name}")).1)
+}
+
 impl TestCgroup {
     /// Programs are known by their executable: these meet the *who* of these rules, and
     /// others of none.
     fn new(name: &str, policy: &Policy, who: &[(&str, &[usize])]) -> Option<Self> {
-        let missing = missing();
+        Self::new_at(wanted(), name, policy, who)
+    }
+
+    /// A group as of [`Self::new`], at a level; none: the best one.
+    fn new_at(
+        wanted: Option<Level>,
+        name: &str,
+        policy: &Policy,
+        who: &[(&str, &[usize])],
+    ) -> Option<Self> {
+        let missing = level(wanted).err().unwrap_or_default();
         if !missing.is_empty() {
             eprintln!("skipped: this kernel lacks {}", missing.join(", "));
             return None;
@@ -82,7 +99,7 @@ impl TestCgroup {
         let cgroup = CgroupAt::mount_point().unwrap().join(&name);
         fs::create_dir(&cgroup).unwrap();
         let at = CgroupAt::open(Some(&cgroup)).unwrap();
-        let (identity, loaded) = Identity::load(Path::new(ROOT), &name, &at).unwrap();
+        let (identity, loaded) = Identity::load_at(Path::new(ROOT), &name, &at, wanted).unwrap();
         identity.put_policy(policy, &[], &[]).unwrap();
         loaded.attach_noting().unwrap();
         loaded.attach_judging().unwrap();
@@ -271,7 +288,9 @@ fn root_one_program_connects_and_another_one_does_not() {
 
 /// What the verifier of Linux 6.18 may follow of a program: about a tenth above what it
 /// follows with whichever of clang 14 and 19 is worse.
-const MOST: [(&str, u64); 9] = [
+const MOST: [(&str, u64); 11] = [
+    ("unlock", 100),
+    ("lower", 100),
     ("exit", 100),
     ("create", 100_000),
     ("send", 55_000),
@@ -280,14 +299,37 @@ const MOST: [(&str, u64); 9] = [
     ("connect4", 101_000),
     ("connect6", 101_000),
     ("egress", 222_000),
-    ("ingress", 58_000),
+    ("ingress", 65_000),
 ];
+
+/// The levels that this kernel has; none: it says so.
+fn levels() -> Vec<Level> {
+    let all = Level::ALL.map(|(_, level)| level).into_iter();
+    let here: Vec<_> = all.filter(|one| level(Some(*one)).is_ok()).collect();
+    if here.is_empty() {
+        eprintln!(
+            "skipped: this kernel lacks {}",
+            level(None).unwrap_err().join(", ")
+        );
+    }
+    here
+}
+
+/// Is there no tracepoint where connections send?
+fn hooked_by_function() -> bool {
+    level(Some(Level::Tracepoint)).is_err()
+}
 
 #[test]
 fn root_identity_passes_the_verifier_with_room() {
-    let Some(group) = TestCgroup::new("loads", &policy(Vec::new()), &[]) else {
-        return;
-    };
+    for level in levels() {
+        let group = TestCgroup::new_at(Some(level), "loads", &policy(Vec::new()), &[]);
+        println!("level {}", level.name());
+        passes_the_verifier(&group.unwrap());
+    }
+}
+
+fn passes_the_verifier(group: &TestCgroup) {
     let mut names = Vec::new();
     for (name, program) in group.loaded.programs() {
         let (_, most) = MOST.iter().find(|(of, _)| *of == name).unwrap();
@@ -301,8 +343,10 @@ fn root_identity_passes_the_verifier_with_room() {
     }
     // Waits need a program of their own where sends are seen by the function.
     let is_here = |name: &&str| match group.identity.level() {
-        Level::Tracepoint => !matches!(*name, "room" | "open"),
-        Level::Fentry => true,
+        Level::Tracepoint => !matches!(*name, "room" | "open" | "unlock" | "lower"),
+        Level::Fentry => !matches!(*name, "unlock" | "lower"),
+        // By tracepoints from Linux 6.16 on.
+        Level::Push => hooked_by_function() || !matches!(*name, "room" | "open"),
     };
     let expected: Vec<_> = MOST.iter().map(|(name, _)| *name).filter(is_here).collect();
     assert_eq!(names, expected);
@@ -412,7 +456,7 @@ fn root_what_an_older_form_has_attached_ends_when_this_one_judges() {
     assert!(is_attached(root, &group.name));
     group.stop_telling();
     let at = CgroupAt::open(Some(&group.cgroup)).unwrap();
-    let (identity, loaded) = Identity::load(root, &group.name, &at).unwrap();
+    let (identity, loaded) = Identity::load_at(root, &group.name, &at, wanted()).unwrap();
     let mut allow = policy(Vec::new());
     allow.default = Verdict::Allow;
     identity.put_policy(&allow, &[], &[]).unwrap();
@@ -611,7 +655,12 @@ fn root_an_address_space_that_is_used_again_is_not_the_program_before() {
                     .look_at(pid.parse().unwrap())
                     .unwrap()
                     .unwrap();
-                seen.push((now.space, now.sequence));
+                // At level push no two address spaces have the same number.
+                let number = match group.identity.level() {
+                    Level::Push => 0,
+                    _ => now.sequence,
+                };
+                seen.push((now.space, number));
                 writeln!(input).unwrap();
             }
             alike += u32::from(seen[0] == seen[1]);
@@ -620,5 +669,128 @@ fn root_an_address_space_that_is_used_again_is_not_the_program_before() {
         println!("{addr}: {alike} of {rounds} rounds with the same space and sequence");
         drop(input);
         python.wait().unwrap();
+    }
+}
+
+/// Many mappings, of which none can be one with the next, and changes of them when told.
+const MANY: &str = r#"
+import ctypes, mmap, os, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+lib, exe = None, os.open('/usr/bin/true', os.O_RDONLY)
+def map_one(prot, fd=-1):
+    found = libc.mmap(None, 4096, prot, 2 if fd >= 0 else 0x22, fd, 0)
+    assert found not in (None, ctypes.c_void_p(-1).value)
+    return found
+def busy():
+    while True:
+        libc.munmap(map_one(3), 4096); time.sleep(.001)
+for line in sys.stdin:
+    word = line.split()
+    if word[0] == 'many':
+        for n in range(int(word[1])): map_one(1 + n % 2 * 2)
+    elif word[0] == 'map': lib = map_one(5, exe)
+    elif word[0] == 'unmap': libc.munmap(lib, 4096)
+    elif word[0] == 'busy': threading.Thread(target=busy, daemon=True).start()
+    print('done', flush=True)
+"#;
+
+/// What is found of a program is what it has mapped executable, however many mappings it has,
+/// wherever these are, and while its threads change others. A level that reads the kernel's
+/// tree of mappings itself meets all forms of that here.
+#[test]
+fn root_a_program_of_many_mappings_is_known_at_each_level() {
+    for level in levels() {
+        let group = TestCgroup::new_at(Some(level), "many", &policy(Vec::new()), &[]);
+        println!("level {}", level.name());
+        knows_many_mappings(&group.unwrap());
+    }
+}
+
+fn knows_many_mappings(group: &TestCgroup) {
+    let mut program = Many::new(group);
+    program.tell("many 1");
+    let first = program.look().unwrap();
+    assert!(first.executable.is_some());
+    let mut count = 1;
+    for more in [1, 7, 8, 9, 60, 300, 1_000, 10_000, 40_000] {
+        program.tell(&format!("many {more}"));
+        count += more;
+        let now = program.look().unwrap();
+        assert_eq!(now.key, first.key, "{count} mappings");
+        assert_ne!(now.sequence, first.sequence, "{count} mappings");
+        let again = program.look().unwrap();
+        assert_eq!(now.sequence, again.sequence, "nothing has changed");
+        println!("{count} mappings: {} us", now.walk_ns / 1000);
+        program.tell("map");
+        let other = program.look().unwrap();
+        assert_ne!(other.key.set, first.key.set, "{count} mappings");
+        program.tell("unmap");
+        let now = program.look().unwrap();
+        assert_eq!(now.key, first.key, "{count} mappings");
+        assert_ne!(now.sequence, other.sequence, "{count} mappings");
+    }
+    // While a thread changes others, a thousand times a second.
+    let mut program = Many::new(group);
+    program.tell("many 1");
+    assert_eq!(program.look().unwrap().key, first.key);
+    program.tell("busy");
+    let seen: Vec<_> = (0..200).filter_map(|_| program.look()).collect();
+    println!(
+        "{} of 200 times known while it changes mappings",
+        seen.len()
+    );
+    assert!(!seen.is_empty());
+    assert!(seen.iter().all(|seen| seen.key == first.key));
+    program.tell("map");
+    let until = Instant::now() + LONG;
+    let other = loop {
+        assert!(Instant::now() < until);
+        if let Some(seen) = program.look() {
+            break seen;
+        }
+    };
+    assert_ne!(other.key.set, first.key.set);
+}
+
+/// A process that runs [`MANY`], killed when it is dropped.
+struct Many {
+    identity: Arc<Identity>,
+    python: std::process::Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Many {
+    fn new(group: &TestCgroup) -> Self {
+        let mut python = group
+            .command("/usr/bin/python3", &["-u", "-c", MANY])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            identity: group.identity.clone(),
+            lines: BufReader::new(python.stdout.take().unwrap()).lines(),
+            python,
+        }
+    }
+
+    fn tell(&mut self, word: &str) {
+        writeln!(self.python.stdin.as_mut().unwrap(), "{word}").unwrap();
+        let answer = self.lines.next().unwrap().unwrap();
+        assert_eq!(answer, "done", "{word}");
+    }
+
+    fn look(&self) -> Option<weir_bpf::identity::Seen> {
+        self.identity.look_at(self.python.id()).unwrap()
+    }
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        let _ = self.python.kill();
+        let _ = self.python.wait();
     }
 }

@@ -51,7 +51,7 @@ use weir_bpf::{
 use weir_core::{Prefix, geo::GeoTable};
 use weir_events::{Events, alerts::Alerts};
 use weir_identity::{
-    MAX_RULES, Rule,
+    Level, MAX_RULES, Rule,
     policy::{Policy, Resolve},
 };
 
@@ -124,9 +124,19 @@ const FIRST_ANSWERS: Duration = Duration::from_secs(3);
 pub enum AppError {
     /// This kernel cannot.
     #[error(
-        "[app] needs {0}, which this kernel lacks: it takes Linux 6.12 with fentry (Debian 13), or 6.16, and BTF; remove [app]"
+        "[app] needs {0}, which this kernel lacks: it takes Linux 6.1 with fentry (Debian 12), or 6.16, and BTF; remove [app]"
     )]
     Lacks(String),
+    /// This kernel cannot at the level that is asked for.
+    #[error("level = {level:?} in [app] needs {lacks}, which this kernel lacks: {instead}")]
+    LacksLevel {
+        /// By the configuration's word.
+        level: &'static str,
+        /// What the kernel lacks, by name.
+        lacks: String,
+        /// What to write.
+        instead: String,
+    },
     /// The kernel refuses something.
     #[error("[app]: {0}")]
     Kernel(#[from] weir_bpf::Error),
@@ -204,17 +214,49 @@ impl Resolve for Known<'_> {
     }
 }
 
-/// How this kernel lets it be seen who sends, as `weir status` names it; `None`: not at all.
-pub fn level() -> Option<&'static str> {
-    kernel::level().ok().map(kernel::Level::name)
+/// The level of the kernel's programs that is asked for; `None`: the best one.
+fn wanted(config: &AppConfig) -> Option<kernel::Level> {
+    match config.level {
+        Level::Auto => None,
+        Level::Tracepoint => Some(kernel::Level::Tracepoint),
+        Level::Fentry => Some(kernel::Level::Fentry),
+        Level::Push => Some(kernel::Level::Push),
+    }
+}
+
+/// How this kernel lets it be seen who sends.
+///
+/// # Errors
+/// It does not, or not in the way that is asked for.
+fn level_of(config: &AppConfig) -> Result<kernel::Level, AppError> {
+    let wanted = wanted(config);
+    kernel::level(wanted).map_err(|lacks| {
+        let lacks = lacks.join(", ");
+        let Some(level) = wanted else {
+            return AppError::Lacks(lacks);
+        };
+        AppError::LacksLevel {
+            level: level.name(),
+            lacks,
+            instead: match kernel::level(None) {
+                Ok(best) => format!("it has {:?}, which level = \"auto\" takes", best.name()),
+                Err(_) => "nor has it any other level; remove [app]".to_owned(),
+            },
+        }
+    })
+}
+
+/// How this kernel lets it be seen who sends, as `weir status` names it; `None`: not at all,
+/// or not in the way that is asked for.
+pub fn level(config: &AppConfig) -> Option<&'static str> {
+    level_of(config).ok().map(kernel::Level::name)
 }
 
 /// What of these rules this host cannot do.
 pub fn complaints(config: &AppConfig) -> Vec<String> {
     let mut found = Vec::new();
-    let missing = kernel::missing();
-    if !missing.is_empty() {
-        found.push(AppError::Lacks(missing.join(", ")).to_string());
+    if let Err(error) = level_of(config) {
+        found.push(error.to_string());
     }
     if let Err(error) = CgroupAt::open(config.cgroup.as_deref()) {
         found.push(format!("[app]: {error}"));
@@ -291,19 +333,16 @@ impl Apps {
             }
             return Ok(());
         };
-        let missing = kernel::missing();
-        if !missing.is_empty() {
-            return Err(AppError::Lacks(missing.join(", ")));
-        }
+        let level = level_of(config)?;
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
         let asks = config.prompt_timeout.is_some();
         let answers = match &*state {
-            Some(state) if state.cgroup == cgroup && asks => state.prompts.rules(),
+            Some(state) if state.is_at(&cgroup, level) && asks => state.prompts.rules(),
             _ => Vec::new(),
         };
         let (policy, made_of) = self.compile(config, answers)?;
         match &mut *state {
-            Some(state) if state.cgroup == cgroup => {
+            Some(state) if state.is_at(&cgroup, level) => {
                 state.config = config.clone();
                 state.observe = observe;
                 state.put_anew(policy, made_of)?;
@@ -439,7 +478,12 @@ impl Apps {
     ) -> Result<State, AppError> {
         lease::ignore_signals();
         let begun = Instant::now();
-        let (identity, loaded) = Identity::load(&self.place.root, &self.place.instance, &cgroup)?;
+        let (identity, loaded) = Identity::load_at(
+            &self.place.root,
+            &self.place.instance,
+            &cgroup,
+            wanted(config),
+        )?;
         let identity = Arc::new(identity);
         let programs = Programs::over(&identity);
         let mut state = State {

@@ -18,8 +18,8 @@ use weir_config::{
 use weir_core::{PortRange, Protocol, balance::acl::Who, geo::Selector, geofence::Direction};
 
 use crate::{
-    CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, NamePattern, Peer, Peers,
-    Pinned, Protocols, Rule, Unknown, Verdict, Where,
+    CgroupPattern, Condition, Criterion, Digest, Level, MAX_PEERS, MAX_RULES, NamePattern, Peer,
+    Peers, Pinned, Protocols, Rule, Unknown, Verdict, Where,
     names::is_host_name,
     rule::{MAX_PORTS, is_plain},
 };
@@ -60,6 +60,11 @@ pub const MANUAL: &[Table] = &[
                 "cgroup",
                 Means("the root: every process, those of containers too"),
                 "The control group (version 2) whose processes are judged, as a directory.",
+            ),
+            key(
+                "level",
+                Is("\"auto\""),
+                "How it is seen who sends: \"auto\" takes the best way that this kernel has; \"tracepoint\", \"fentry\" or \"push\" takes that one, and is refused where the kernel lacks it. The guide says what each one takes, misses and costs.",
             ),
             key(
                 "private_names",
@@ -253,6 +258,9 @@ pub fn read(
             ),
         );
     }
+    let level = section
+        .choice("level", &Level::ALL)
+        .map_or(Level::Auto, |at| at.value);
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
     let mut rules: Vec<Rule> = Vec::new();
@@ -337,6 +345,7 @@ pub fn read(
         default,
         unknown,
         prompt_timeout: prompt_timeout.map(|at| at.value),
+        level,
         cgroup,
         private_names,
         rules,

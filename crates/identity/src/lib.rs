@@ -27,6 +27,6 @@ pub use login::Login;
 pub use names::NamePattern;
 pub use program::{Object, Program, aggregate};
 pub use rule::{
-    AppConfig, CgroupPattern, Condition, Criterion, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,
-    Protocols, Rule, Unknown, Verdict, Where,
+    AppConfig, CgroupPattern, Condition, Criterion, Level, MAX_PEERS, MAX_RULES, Peer, Peers,
+    Pinned, Protocols, Rule, Unknown, Verdict, Where,
 };

@@ -86,6 +86,35 @@ impl Unknown {
     }
 }
 
+/// The way in which it is seen who sends; docs/guide/app.md says what each one takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The best one that the kernel has.
+    Auto,
+    /// By the tracepoint `tcp_sendmsg_locked`.
+    Tracepoint,
+    /// By the beginning of that function.
+    Fentry,
+    /// By either, with each change of mappings noted when it is made.
+    Push,
+}
+
+impl Level {
+    /// By the words of the configuration.
+    pub const ALL: [(&str, Self); 4] = [
+        ("auto", Self::Auto),
+        ("tracepoint", Self::Tracepoint),
+        ("fentry", Self::Fentry),
+        ("push", Self::Push),
+    ];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
 /// Kinds of sockets, as bits: as `IDENT_TCP` and so on in bpf/abi/identity.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Protocols(pub u8);
@@ -466,6 +495,8 @@ pub struct AppConfig {
     /// Somebody is asked where no rule holds, and `default` decides if nobody answers within
     /// this time; `None`: it decides at once.
     pub prompt_timeout: Option<Duration>,
+    /// The way in which it is seen who sends.
+    pub level: Level,
     /// The directory of the control group in which it holds; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// Names whose addresses may be private, or this host's own.

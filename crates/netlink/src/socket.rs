@@ -30,6 +30,8 @@ pub enum Protocol {
     Route,
     /// nf_tables and the rest of netfilter (NETLINK_NETFILTER).
     Netfilter,
+    /// Sockets (NETLINK_SOCK_DIAG).
+    SockDiag,
 }
 
 /// A netlink socket of this process's network namespace.
@@ -46,6 +48,7 @@ impl Socket {
             // It is number 0, the default.
             Protocol::Route => None,
             Protocol::Netfilter => Some(netlink::NETFILTER),
+            Protocol::SockDiag => Some(netlink::SOCK_DIAG),
         };
         let socket = socket_with(
             AddressFamily::NETLINK,

@@ -6,7 +6,7 @@ use std::{ffi::CString, io};
 
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::probe;
+use crate::{abi, probe};
 
 /// How exact identity is; docs/guide/app.md draws them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,28 +15,73 @@ pub enum Level {
     Tracepoint,
     /// The beginning of that function, and the end of its waits: for each send.
     Fentry,
+    /// One of these two, and each change of the mappings is noted when it is made: for
+    /// kernels that keep no number of that, or do not walk over mappings for a program.
+    Push,
 }
 
 impl Level {
+    /// By the words of the configuration, from the best one on.
+    pub const ALL: [(&str, Self); 3] = [
+        ("tracepoint", Self::Tracepoint),
+        ("fentry", Self::Fentry),
+        ("push", Self::Push),
+    ];
+
     /// The level as `weir status` names it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Tracepoint => "tracepoint",
-            Self::Fentry => "fentry",
+        Self::ALL[self as usize].0
+    }
+}
+
+/// A level, and where its programs go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hooks {
+    pub(super) level: Level,
+    /// At the beginning of functions, not at tracepoints.
+    pub(super) by_function: bool,
+}
+
+impl Hooks {
+    /// As the pinned tables have it.
+    pub(super) fn raw(self) -> u32 {
+        match (self.level, self.by_function) {
+            (Level::Tracepoint, _) => abi::IDENT_H_TRACEPOINT,
+            (Level::Fentry, _) => abi::IDENT_H_FENTRY,
+            (Level::Push, false) => abi::IDENT_H_PUSH_TRACEPOINT,
+            (Level::Push, true) => abi::IDENT_H_PUSH_FENTRY,
         }
     }
 }
 
-/// What both levels need.
-const NEEDED: [(&str, u32); 3] = [
-    ("btf_trace_exit_mmap", sys::BTF_KIND_TYPEDEF),
+/// What all levels need.
+const NEEDED: [(&str, u32); 1] = [("btf_trace_exit_mmap", sys::BTF_KIND_TYPEDEF)];
+
+/// What the levels need by which the kernel walks over mappings.
+const WALK: [(&str, u32); 2] = [
     ("bpf_iter_task_vma_new", sys::BTF_KIND_FUNC),
     ("bpf_task_from_pid", sys::BTF_KIND_FUNC),
 ];
 
+/// What level [`Level::Push`] walks over itself (Linux 6.1).
+const TREE: (&str, u32) = ("maple_arange_64", sys::BTF_KIND_STRUCT);
+
+/// Where level [`Level::Push`] sees that mappings have changed.
+const UNLOCKS: [(&str, u32); 2] = [
+    ("up_write", sys::BTF_KIND_FUNC),
+    ("downgrade_write", sys::BTF_KIND_FUNC),
+];
+const UNLOCK_TRACEPOINTS: [(&str, u32); 2] = [
+    ("btf_trace_mmap_lock_released", sys::BTF_KIND_TYPEDEF),
+    (
+        "btf_trace_mmap_lock_acquire_returned",
+        sys::BTF_KIND_TYPEDEF,
+    ),
+];
+
 const TRACEPOINT: (&str, u32) = ("btf_trace_tcp_sendmsg_locked", sys::BTF_KIND_TYPEDEF);
 
-/// The functions that level [`Level::Fentry`] looks at; the first one is tried.
+/// The functions that are looked at where that is none; the first one is tried.
 const FUNCTIONS: [(&str, u32); 3] = [
     ("tcp_sendmsg_locked", sys::BTF_KIND_FUNC),
     ("sk_stream_wait_memory", sys::BTF_KIND_FUNC),
@@ -46,8 +91,8 @@ const FUNCTIONS: [(&str, u32); 3] = [
 /// By which connections are ended that are no longer allowed.
 const ENDS: (&str, u32) = ("bpf_sock_destroy", sys::BTF_KIND_FUNC);
 
-/// A kernel of PREEMPT_RT has it: its locks have another form, by which level
-/// [`Level::Fentry`] cannot tell that mappings are being changed.
+/// A kernel of PREEMPT_RT has it: its locks have another form, by which the levels
+/// [`Level::Fentry`] and [`Level::Push`] cannot tell that mappings are being changed.
 const REAL_TIME: (&str, u32) = ("rwbase_rt", sys::BTF_KIND_STRUCT);
 
 /// The types of the kernel.
@@ -82,51 +127,143 @@ impl Drop for KernelTypes {
 }
 
 const NO_TYPES: &str = "/sys/kernel/btf/vmlinux";
+const NO_TRACEPOINT: &str = "tcp_sendmsg_locked as a tracepoint (Linux 6.16)";
 const NO_FUNCTION: &str = "tcp_sendmsg_locked as a tracepoint (Linux 6.16), or sk_stream_wait_memory and sk_stream_wait_connect beside it as functions";
 const NO_FENTRY: &str = "tcp_sendmsg_locked as a tracepoint (Linux 6.16), or fentry programs (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS)";
 const NO_LOCK: &str =
     "tcp_sendmsg_locked as a tracepoint (Linux 6.16), or locks without PREEMPT_RT";
+const NO_FENTRY_ALONE: &str = "fentry programs (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS)";
+const NO_LOCK_ALONE: &str = "locks without PREEMPT_RT";
 
-/// The level that this kernel has.
-///
-/// # Errors
-/// What it lacks for each of them, by name.
-pub fn level() -> Result<Level, Vec<&'static str>> {
-    let Some(types) = KernelTypes::load() else {
-        return Err(vec![NO_TYPES]);
-    };
-    let mut missing = types.missing(&NEEDED);
-    let by_function = || {
-        if !types.missing(&FUNCTIONS).is_empty() {
+/// What a kernel lacks, by name.
+type Lacks = Vec<&'static str>;
+
+impl KernelTypes {
+    /// Can programs be put at the beginning of the functions that send?
+    fn fentry(&self) -> Result<(), &'static str> {
+        if !self.missing(&FUNCTIONS).is_empty() {
             return Err(NO_FUNCTION);
         }
-        if types.find(REAL_TIME).is_some() {
-            return Err(NO_LOCK);
-        }
-        let function = types.find(FUNCTIONS[0]).expect("it is not missing");
+        let function = self.find(FUNCTIONS[0]).expect("it is not missing");
         match probe::fentry(function) {
-            // Who may not load programs is told so when they are loaded.
-            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(NO_FENTRY),
-            _ => Ok(Level::Fentry),
+            // A kernel may also not permit it. Who may load no program at all is told so when
+            // they are loaded.
+            Err(error) => match error.kind() == io::ErrorKind::PermissionDenied {
+                true if !self.may_load() => Ok(()),
+                _ => Err(NO_FENTRY),
+            },
+            Ok(()) => Ok(()),
         }
-    };
-    let level = match types.find(TRACEPOINT) {
-        Some(_) => Ok(Level::Tracepoint),
-        None => by_function(),
-    };
-    match level {
-        Ok(level) if missing.is_empty() => Ok(level),
-        Ok(_) => Err(missing),
-        Err(lack) => {
-            missing.insert(0, lack);
-            Err(missing)
+    }
+
+    /// May this process load a program for a tracepoint?
+    fn may_load(&self) -> bool {
+        let tracepoint = self.find(NEEDED[0]);
+        tracepoint.is_some_and(|tracepoint| probe::raw_tracepoint(tracepoint).is_ok())
+    }
+
+    fn real_time(&self) -> bool {
+        self.find(REAL_TIME).is_some()
+    }
+
+    /// What is missing for a level that is named; the answer: whether by functions.
+    fn check(&self, level: Level) -> Result<bool, Lacks> {
+        let has_tracepoint = self.find(TRACEPOINT).is_some();
+        let mut lacks = self.missing(&NEEDED);
+        let by_function = match level {
+            Level::Tracepoint => {
+                if !has_tracepoint {
+                    lacks.push(NO_TRACEPOINT);
+                }
+                false
+            }
+            Level::Fentry => true,
+            Level::Push => !has_tracepoint,
+        };
+        if by_function {
+            match self.fentry() {
+                Err(NO_FENTRY) if level == Level::Fentry => lacks.push(NO_FENTRY_ALONE),
+                Err(lack) => lacks.push(lack),
+                Ok(()) => (),
+            }
+        }
+        if level != Level::Tracepoint && self.real_time() {
+            lacks.push(match has_tracepoint {
+                true => NO_LOCK_ALONE,
+                false => NO_LOCK,
+            });
+        }
+        match level {
+            Level::Tracepoint | Level::Fentry => lacks.extend(self.missing(&WALK)),
+            Level::Push => {
+                lacks.extend(self.missing(&[TREE]));
+                lacks.extend(self.missing(match by_function {
+                    true => &UNLOCKS,
+                    false => &UNLOCK_TRACEPOINTS,
+                }));
+            }
+        }
+        match lacks.is_empty() {
+            true => Ok(by_function),
+            false => Err(lacks),
         }
     }
 }
 
+/// The level that this kernel has; `wanted`: this one, where there are better ones, too.
+///
+/// # Errors
+/// What the kernel lacks for it, by name: without `wanted` for the last one of all.
+pub(super) fn hooks(wanted: Option<Level>) -> Result<Hooks, Lacks> {
+    let Some(types) = KernelTypes::load() else {
+        return Err(vec![NO_TYPES]);
+    };
+    let all = Level::ALL.map(|(_, level)| level);
+    let tried = match &wanted {
+        Some(level) => std::slice::from_ref(level),
+        None => &all,
+    };
+    let mut lacks = Vec::new();
+    for level in tried {
+        match types.check(*level) {
+            Ok(by_function) => {
+                return Ok(Hooks {
+                    level: *level,
+                    by_function,
+                });
+            }
+            Err(missing) => lacks = missing,
+        }
+    }
+    Err(lacks)
+}
+
+/// The name of the level that this kernel has; `wanted`: this one, where there are better
+/// ones, too.
+///
+/// # Errors
+/// What the kernel lacks for it, by name: without `wanted` for the last one of all.
+pub fn level(wanted: Option<Level>) -> Result<Level, Vec<&'static str>> {
+    hooks(wanted).map(|hooks| hooks.level)
+}
+
+/// By which programs of `[token]` find the path's MTU.
+const CAST: (&str, u32) = ("bpf_cast_to_kern_ctx", sys::BTF_KIND_FUNC);
+
+/// What this kernel lacks for signing with `[token]`, which begins with who sends.
+pub fn missing_to_sign() -> Vec<&'static str> {
+    let mut lacks = missing();
+    if lacks.is_empty()
+        && let Some(types) = KernelTypes::load()
+    {
+        lacks = types.missing(&[CAST]);
+    }
+    lacks
+}
+
 /// What this kernel lacks for every level, by name; empty: nothing.
 pub fn missing() -> Vec<&'static str> {
-    level().err().unwrap_or_default()
+    level(None).err().unwrap_or_default()
 }
 
 /// Can connections be ended that are no longer allowed?

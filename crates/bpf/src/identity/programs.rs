@@ -19,8 +19,8 @@ use libbpf_rs::{
 };
 
 use super::{
-    Identity,
-    level::{Level, can_end_connections, level},
+    Identity, diag,
+    level::{Hooks, Level, can_end_connections, hooks},
 };
 use crate::{
     abi,
@@ -111,17 +111,31 @@ struct Program {
 
 /// Programs that are loaded.
 pub struct Loaded {
+    /// Programs that note changes of mappings.
+    changes: Vec<Program>,
     /// Programs that make records of sockets.
     noting: Vec<Program>,
     /// Programs that judge by these records.
     judging: Vec<Program>,
     cgroup: CgroupAt,
     dir: PathBuf,
+    hooks: Hooks,
     is_fresh: bool,
 }
 
-fn is_pinned(map: &std::ffi::OsStr) -> bool {
-    map.to_string_lossy().starts_with("ident_")
+/// Is it a table of identity's, at this level?
+fn is_pinned(map: &std::ffi::OsStr, level: Level) -> bool {
+    map.to_string_lossy().starts_with("ident_") && (map != CHANGES || level == Level::Push)
+}
+
+/// The table that level push alone has.
+const CHANGES: &str = "ident_changes";
+
+/// The level of which the pinned programs are.
+fn hooks_of(dir: &Path) -> Result<u32> {
+    let what = || "read at which level an earlier daemon was".to_owned();
+    let map = MapHandle::from_pinned_path(dir.join("ident_control")).context(what)?;
+    Ok(super::control_of(&map)?.hooks)
 }
 
 /// Below an instance's pins.
@@ -132,18 +146,39 @@ fn dir_of(root: &Path, instance: &str) -> PathBuf {
 
 impl Identity {
     /// Loads the programs over the tables that an earlier daemon has left, or over new
-    /// ones; nothing of them is attached. Tables for another control group go.
+    /// ones, at the best level; nothing of them is attached but what counts changes of mappings
+    /// at level push. Tables for another control group go.
     ///
     /// # Errors
     /// The kernel refuses something, or the pins are not ours.
     pub fn load(root: &Path, instance: &str, cgroup: &CgroupAt) -> Result<(Self, Loaded)> {
+        Self::load_at(root, instance, cgroup, None)
+    }
+
+    /// The same, at the level that is wanted.
+    ///
+    /// # Errors
+    /// As of [`Self::load`], and the kernel lacks what a level takes.
+    pub fn load_at(
+        root: &Path,
+        instance: &str,
+        cgroup: &CgroupAt,
+        wanted: Option<Level>,
+    ) -> Result<(Self, Loaded)> {
+        let hooks = hooks(wanted).map_err(|lacks| {
+            let what = match wanted {
+                Some(level) => format!("load the programs of [app] at level {}", level.name()),
+                None => "load the programs of [app]".to_owned(),
+            };
+            Error::refused(what, format!("this kernel lacks {}", lacks.join(", ")))
+        })?;
         pins::require_bpffs(root.parent().unwrap_or(root))?;
         let dir = dir_of(root, instance);
         let of_instance = root.join(pins::escape(instance));
         for one in [root, of_instance.as_path(), dir.as_path()] {
             pins::make_ours(one)?;
         }
-        let made = Self::load_in(&dir, cgroup)?;
+        let made = Self::load_in(&dir, cgroup, hooks)?;
         let control = made.0.control()?;
         let is_same = (control.cgroup, control.level) == (cgroup.id, cgroup.level);
         if made.1.is_fresh || is_same {
@@ -153,10 +188,10 @@ impl Identity {
         detach(root, instance)?;
         pins::make_ours(&of_instance)?;
         pins::make_ours(&dir)?;
-        Self::load_in(&dir, cgroup)
+        Self::load_in(&dir, cgroup, hooks)
     }
 
-    fn load_in(dir: &Path, cgroup: &CgroupAt) -> Result<(Self, Loaded)> {
+    fn load_in(dir: &Path, cgroup: &CgroupAt, hooks: Hooks) -> Result<(Self, Loaded)> {
         let what = || {
             "load the programs of [app] (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)".to_owned()
         };
@@ -166,29 +201,56 @@ impl Identity {
             .context(what)?;
         // All or none: a daemon that died while it pinned has left some.
         let is_fresh = !dir.join("whole").exists();
+        // What another level has counted, or nobody since, says nothing here.
+        let is_counted = !is_fresh && hooks_of(dir)? == hooks.raw();
         for mut map in open.open_object_mut().maps_mut() {
+            if map.name() == CHANGES && hooks.level != Level::Push {
+                map.set_autocreate(false).context(what)?;
+            }
             // The others are the compiler's, and hold nothing.
-            if !is_pinned(map.name()) {
+            if !is_pinned(map.name(), hooks.level) {
                 continue;
             }
             let pin = dir.join(map.name());
-            if is_fresh {
+            if is_fresh || (map.name() == CHANGES && !is_counted) {
                 let _ = fs::remove_file(&pin);
             } else {
                 let pinned = MapHandle::from_pinned_path(&pin).context(what)?;
                 map.reuse_fd(pinned.as_fd()).context(what)?;
             }
         }
-        let can_cut = can_end_connections();
+        // At level push also where a program could, so that this is tried on every kernel.
+        let by_diag = hooks.level == Level::Push || !can_end_connections();
+        let can_cut = !by_diag || diag::can_end();
         open.progs.weir_app_cut_tcp.set_autoload(can_cut);
         open.progs.weir_app_cut_udp.set_autoload(can_cut);
-        // What is missing the kernel says, in its own words.
-        let level = level().unwrap_or(Level::Tracepoint);
-        let by_function = level == Level::Fentry;
+        let Hooks { level, by_function } = hooks;
+        let is_push = level == Level::Push;
+        let rodata = open.maps.rodata_data.as_deref_mut();
+        let cfg = &mut rodata.expect("the object has rodata").ident_cfg;
+        (cfg.push, cfg.diag) = (is_push.into(), by_diag.into());
         open.progs.weir_app_send.set_autoload(!by_function);
-        open.progs.weir_app_entry.set_autoload(by_function);
-        open.progs.weir_app_room.set_autoload(by_function);
-        open.progs.weir_app_open.set_autoload(by_function);
+        for program in [
+            &mut open.progs.weir_app_entry,
+            &mut open.progs.weir_app_room,
+            &mut open.progs.weir_app_open,
+        ] {
+            program.set_autoload(by_function);
+        }
+        open.progs
+            .weir_app_unlock
+            .set_autoload(is_push && by_function);
+        open.progs
+            .weir_app_lower
+            .set_autoload(is_push && by_function);
+        open.progs
+            .weir_app_released
+            .set_autoload(is_push && !by_function);
+        open.progs
+            .weir_app_lowered
+            .set_autoload(is_push && !by_function);
+        open.progs.weir_app_look.set_autoload(is_push);
+        open.progs.weir_app_question.set_autoload(!is_push);
         let skel = open.load().context(what)?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
         let progs = &skel.progs;
@@ -196,6 +258,20 @@ impl Identity {
             let fd = keep(fd)?;
             Ok(Program { name, place, fd })
         };
+        let changes = match (is_push, by_function) {
+            (false, _) => Vec::new(),
+            (true, true) => vec![
+                ("unlock", progs.weir_app_unlock.as_fd()),
+                ("lower", progs.weir_app_lower.as_fd()),
+            ],
+            (true, false) => vec![
+                ("unlock", progs.weir_app_released.as_fd()),
+                ("lower", progs.weir_app_lowered.as_fd()),
+            ],
+        };
+        let changes = changes.into_iter();
+        let changes = changes.map(|(name, fd)| of(name, Place::Tracing, fd));
+        let changes = changes.collect::<Result<Vec<_>>>()?;
         let mut noting = vec![
             of("exit", Place::Tracing, progs.weir_app_exit.as_fd())?,
             of(
@@ -204,15 +280,16 @@ impl Identity {
                 progs.weir_app_create.as_fd(),
             )?,
         ];
-        match level {
-            Level::Tracepoint => {
-                noting.push(of("send", Place::Tracing, progs.weir_app_send.as_fd())?);
-            }
-            Level::Fentry => noting.extend([
-                of("send", Place::Tracing, progs.weir_app_entry.as_fd())?,
-                of("room", Place::Tracing, progs.weir_app_room.as_fd())?,
-                of("open", Place::Tracing, progs.weir_app_open.as_fd())?,
-            ]),
+        let sending = match by_function {
+            false => vec![("send", progs.weir_app_send.as_fd())],
+            true => vec![
+                ("send", progs.weir_app_entry.as_fd()),
+                ("room", progs.weir_app_room.as_fd()),
+                ("open", progs.weir_app_open.as_fd()),
+            ],
+        };
+        for (name, fd) in sending {
+            noting.push(of(name, Place::Tracing, fd)?);
         }
         let judging = [
             (
@@ -246,6 +323,7 @@ impl Identity {
         let identity = Self {
             dir: dir.to_owned(),
             level,
+            by_function,
             control: handle(&maps.ident_control)?,
             rules: handle(&maps.ident_rules)?,
             networks: handle(&maps.ident_networks)?,
@@ -263,13 +341,17 @@ impl Identity {
                 ],
                 false => Vec::new(),
             },
-            question: keep(progs.weir_app_question.as_fd())?,
+            question: match is_push {
+                true => keep(progs.weir_app_look.as_fd())?,
+                false => keep(progs.weir_app_question.as_fd())?,
+            },
             file: keep(progs.weir_app_file.as_fd())?,
         };
         if is_fresh {
             let mut control = identity.control()?;
             control.cgroup = cgroup.id;
             control.level = cgroup.level;
+            control.hooks = hooks.raw();
             for word in &mut control.secret {
                 let mut bytes = [0; 8];
                 let flags = rustix::rand::GetRandomFlags::empty();
@@ -277,18 +359,28 @@ impl Identity {
                 *word = u64::from_ne_bytes(bytes);
             }
             identity.put_control(&control)?;
-            for map in skel.object().maps().filter(|map| is_pinned(map.name())) {
+            for map in skel
+                .object()
+                .maps()
+                .filter(|map| is_pinned(map.name(), level))
+            {
                 object::pin(map.as_fd(), &dir.join(map.name()))?;
             }
             object::pin(identity.question.as_fd(), &dir.join("whole"))?;
+        } else if is_push && !is_counted {
+            object::pin(skel.maps.ident_changes.as_fd(), &dir.join(CHANGES))?;
         }
         let loaded = Loaded {
+            changes,
             noting,
             judging,
             cgroup: cgroup.clone(),
             dir: dir.to_owned(),
+            hooks,
             is_fresh,
         };
+        // Before anybody is looked at: of who has been none may go unnoticed.
+        loaded.attach(&loaded.changes)?;
         Ok((identity, loaded))
     }
 }
@@ -311,9 +403,43 @@ impl Loaded {
     /// The kernel refuses a program, or a pin cannot be removed.
     pub fn attach_judging(&self) -> Result<()> {
         self.attach(&self.judging)?;
+        self.end_other_hooks()?;
         let instance = self.dir.parent().unwrap_or(&self.dir);
         let mut others = forms(instance).filter(|dir| *dir != self.dir);
         others.try_for_each(|dir| detach_form(&dir))
+    }
+
+    /// Takes away what a daemon at another level has attached beside what is attached now.
+    fn end_other_hooks(&self) -> Result<()> {
+        let what = || "take away the programs of another level".to_owned();
+        // Where all pins were taken away there is nothing of others either.
+        if !self.dir.join("ident_control").exists() || hooks_of(&self.dir)? == self.hooks.raw() {
+            return Ok(());
+        }
+        let names: Vec<_> = self.all().map(|program| program.name).collect();
+        for pin in fs::read_dir(&self.dir).context(what)?.flatten() {
+            let pin = pin.path();
+            let name = pin.file_name().and_then(|name| name.to_str());
+            let link = name.and_then(|name| name.strip_prefix("link-"));
+            if link.is_some_and(|link| !names.contains(&link)) {
+                if let Ok(link) = object::open_pin(&pin) {
+                    object::end_link(&link);
+                }
+                fs::remove_file(&pin).context(what)?;
+            }
+        }
+        if self.hooks.level != Level::Push {
+            let _ = fs::remove_file(self.dir.join(CHANGES));
+        }
+        let map = MapHandle::from_pinned_path(self.dir.join("ident_control")).context(what)?;
+        let mut control = super::control_of(&map)?;
+        control.hooks = self.hooks.raw();
+        super::put_control(&map, &control)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Program> {
+        let programs = self.changes.iter().chain(&self.noting);
+        programs.chain(&self.judging)
     }
 
     fn attach(&self, programs: &[Program]) -> Result<()> {
@@ -366,8 +492,7 @@ impl Loaded {
 
     /// The programs by their names, for tests of the verifier's budget.
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        let programs = self.noting.iter().chain(&self.judging);
-        programs.map(|program| (program.name, program.fd.as_fd()))
+        self.all().map(|program| (program.name, program.fd.as_fd()))
     }
 }
 
@@ -412,26 +537,44 @@ pub fn detach(root: &Path, instance: &str) -> Result<()> {
     forms(&root.join(pins::escape(instance))).try_for_each(|dir| detach_form(&dir))
 }
 
-/// Runs an iterator once, over everything.
+/// Runs an iterator once, over everything, and for what its program does.
 pub(super) fn run_iterator(program: BorrowedFd<'_>) -> Result<()> {
-    let what = || "go through the sockets that there are".to_owned();
-    // SAFETY: options may be null.
-    let fd = unsafe {
-        sys::bpf_link_create(
-            program.as_raw_fd(),
-            0,
-            sys::BPF_TRACE_ITER,
-            std::ptr::null(),
-        )
+    read_iterator(program, None).map(|_| ())
+}
+
+/// Runs an iterator once, and reads what its program writes; `task`: over that one only.
+pub(super) fn read_iterator(program: BorrowedFd<'_>, task: Option<u32>) -> Result<Vec<u8>> {
+    let what = || match task {
+        Some(task) => format!("look at process {task}"),
+        None => "go through the sockets that there are".to_owned(),
     };
+    let mut about = sys::bpf_iter_link_info::default();
+    about.task.tid = task.unwrap_or(0);
+    let options = sys::bpf_link_create_opts {
+        sz: size_of::<sys::bpf_link_create_opts>() as _,
+        iter_info: &raw mut about,
+        iter_info_len: size_of::<sys::bpf_iter_link_info>() as u32,
+        ..Default::default()
+    };
+    let options = match task {
+        Some(_) => &raw const options,
+        None => std::ptr::null(),
+    };
+    // SAFETY: options may be null; else they, and what they point to, are whole and outlive
+    // the call.
+    let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), 0, sys::BPF_TRACE_ITER, options) };
     let link = owned(fd).context(what)?;
     // SAFETY: a plain descriptor goes in.
     let fd = unsafe { sys::bpf_iter_create(link.as_raw_fd()) };
     let iterator = owned(fd).context(what)?;
-    let mut nothing = [0; 64];
-    // It prints nothing: its end is the end of all sockets.
-    while rustix::io::retry_on_intr(|| rustix::io::read(&iterator, &mut nothing)).context(what)? > 0
-    {
+    let (mut written, mut some) = (Vec::new(), [0; 256]);
+    loop {
+        let length =
+            rustix::io::retry_on_intr(|| rustix::io::read(&iterator, &mut some)).context(what)?;
+        // The end is that of all that it goes through.
+        if length == 0 {
+            return Ok(written);
+        }
+        written.extend_from_slice(&some[..length]);
     }
-    Ok(())
 }

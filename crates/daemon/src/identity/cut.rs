@@ -24,7 +24,7 @@ const PUT_OFF: Duration = Duration::from_secs(60);
 const MAX_NAMESPACES: usize = 4096;
 
 const OTHERS: &str = "connections in other network namespaces when the rules no longer allow them: they carry nothing, and are not closed (the daemon lacks CAP_SYS_ADMIN)";
-const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy)";
+const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy, and CONFIG_INET_DIAG_DESTROY)";
 
 /// Until when connections are gone through.
 #[derive(Debug, Default)]

@@ -199,6 +199,11 @@ pub(super) fn asks_package(policy: &Policy) -> bool {
 }
 
 impl State {
+    /// Do the programs hold for this control group, at this level?
+    pub(super) fn is_at(&self, cgroup: &CgroupAt, level: kernel::Level) -> bool {
+        self.cgroup == *cgroup && self.identity.level() == level
+    }
+
     /// Puts a policy of another configuration into force. Where it tells programs apart by
     /// something else, such as their users, or is the first that asks for packages, all are
     /// identified anew first: two that were one to the rules before have one handle, with the

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
-use weir_bpf::identity::{DecidedBy, Hits, IdentityCounts, Level};
+use weir_bpf::identity::{DecidedBy, Hits, Identity, IdentityCounts, Level};
 use weir_identity::{Digest, Object, Rule};
 
 use super::{
@@ -110,13 +110,18 @@ pub const MISSES: &[&str] = &[
     "holders of a socket that never send: found within 10 s",
 ];
 
+const IN_ONE_SEND: &str = "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before; and with preempt=full, a send that begins while one on the same processor is looked at (the tracepoint tcp_sendmsg_locked, Linux 6.16, misses neither)";
+const IN_ONE_UNLOCK: &str = "with preempt=full, a change of mappings that is made while another one is noted on the same processor: until the next change, or for three seconds, the program is taken for what it was (Linux 6.12 has level fentry, which does not miss it)";
+
+const NEVER_STILL: &str = "who a program is whose threads change its mappings all the time, with less than a walk between, 10 µs for a small program and 10 ms for one of 50,000 mappings: unknown decides (level fentry has such a program wait)";
+
 /// What a level does not see beside that.
-fn misses_of(level: Level) -> Option<&'static str> {
-    match level {
-        Level::Tracepoint => None,
-        Level::Fentry => Some(
-            "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before; and with preempt=full, a send that begins while one on the same processor is looked at (the tracepoint tcp_sendmsg_locked, Linux 6.16, misses neither)",
-        ),
+fn misses_of(identity: &Identity) -> &'static [&'static str] {
+    match (identity.level(), identity.is_by_function()) {
+        (Level::Tracepoint, _) => &[],
+        (Level::Fentry, _) => &[IN_ONE_SEND],
+        (Level::Push, false) => &[NEVER_STILL],
+        (Level::Push, true) => &[IN_ONE_SEND, IN_ONE_UNLOCK, NEVER_STILL],
     }
 }
 
@@ -165,7 +170,7 @@ impl Apps {
             misses: MISSES
                 .iter()
                 .copied()
-                .chain(misses_of(state.identity.level()))
+                .chain(misses_of(&state.identity).iter().copied())
                 .chain(Cuts::misses(&state.identity))
                 .collect(),
             cgroup: state.cgroup.path().to_owned(),

@@ -312,12 +312,16 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
             "weir.toml:2: unknown in [app] cannot ask; prompt_timeout",
         ),
         (
+            "[app]\nlevel = 'lsm'",
+            "weir.toml:2: level in [app] is \"lsm\"; allowed: \"auto\", \"tracepoint\", \"fentry\", \"push\"",
+        ),
+        (
             "[app]\ncgroup = 'a'",
             "cgroup is \"a\"; allowed: an absolute path",
         ),
         (
             "[app]\nrule = 1",
-            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, prompt_timeout, cgroup, private_names, rules",
+            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, prompt_timeout, level, cgroup, private_names, rules",
         ),
         (
             "[app]\nprompt_timeout = '1m'",

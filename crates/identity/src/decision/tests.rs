@@ -5,7 +5,7 @@ use weir_core::{Prefix, geo::GeoTable};
 
 use super::*;
 use crate::{
-    Condition, Criterion, Digest, Object, Program, Rule, Where,
+    Condition, Criterion, Digest, Level, Object, Program, Rule, Where,
     config::{AppConfig, tests::parsed},
     policy::{Resolve, RuleBits},
 };
@@ -547,6 +547,7 @@ proptest! {
             default: Verdict::Reject,
             unknown: crate::Unknown::Drop,
             prompt_timeout: None,
+            level: Level::Auto,
             cgroup: None,
             private_names: Vec::new(),            rules: rules.clone(),
             rule_lines: Vec::new(),
@@ -573,6 +574,7 @@ proptest! {
             default: Verdict::Drop,
             unknown: crate::Unknown::Drop,
             prompt_timeout: None,
+            level: Level::Auto,
             cgroup: None,
             private_names: Vec::new(),
             rules,
@@ -604,6 +606,7 @@ proptest! {
             default: Verdict::Drop,
             unknown: crate::Unknown::Drop,
             prompt_timeout: None,
+            level: Level::Auto,
             cgroup: None,
             private_names: Vec::new(),            rules,
             rule_lines: Vec::new(),

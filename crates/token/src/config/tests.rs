@@ -1,6 +1,6 @@
 use weir_config::{Document, Part};
 use weir_core::{PortRange, geofence::Direction};
-use weir_identity::{Peers, Protocols, Unknown, Verdict, Where};
+use weir_identity::{Level, Peers, Protocols, Unknown, Verdict, Where};
 
 use super::*;
 
@@ -12,6 +12,7 @@ fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
         default: Verdict::Drop,
         unknown: Unknown::Drop,
         prompt_timeout: None,
+        level: Level::Auto,
         cgroup: cgroup.map(Path::to_owned),
         private_names: Vec::new(),
         rule_lines: vec![1; rules.len()],
