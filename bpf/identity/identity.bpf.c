@@ -337,14 +337,20 @@ static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket 
 	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
 }
 
+/* Behind further headers of IPv6, which a program can set, none is looked for. */
 static __always_inline int is_reset(struct __sk_buff *skb)
 {
 	__u32 at = sizeof(struct ipv6hdr);
-	__u8 first = 0, flags = 0;
+	__u8 first = 0, next = 0, flags = 0;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		bpf_skb_load_bytes(skb, 0, &first, sizeof(first));
 		at = (first & 15) * 4;
+	} else {
+		bpf_skb_load_bytes(skb, offsetof(struct ipv6hdr, nexthdr), &next,
+				   sizeof(next));
+		if (next != IPPROTO_TCP)
+			return 0;
 	}
 	bpf_skb_load_bytes(skb, at + TCP_FLAGS, &flags, sizeof(flags));
 	return (flags & TCP_RST) != 0;

@@ -794,3 +794,90 @@ impl Drop for Many {
         let _ = self.python.wait();
     }
 }
+
+/// A connection on whose segments over IPv6 a header stands before TCP's, with what would be
+/// the flag of a reset where TCP's flags are without it.
+const ODD: &str = r#"
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+if s.family == socket.AF_INET6:
+    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DSTOPTS, bytes([0, 1, 0x1e, 12]) + bytes([4] * 12))
+for line in sys.stdin:
+    s.send(line.encode())
+    print('sent', flush=True)
+"#;
+
+/// At level push user space ends connections, which may fail: until then only what is a reset
+/// may leave, and not what is made to look like one.
+#[test]
+fn root_a_connection_that_cannot_be_ended_carries_nothing() {
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/python3", &[0])];
+    let allowed = policy(vec![rule(Verdict::Allow, true)]);
+    let Some(group) = TestCgroup::new_at(Some(Level::Push), "ended", &allowed, &who) else {
+        return;
+    };
+    for addr in LOOPBACK {
+        group.identity.put_policy(&allowed, &[], &[]).unwrap();
+        let listener = TcpListener::bind((addr, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let mut python = group
+            .command("/usr/bin/python3", &["-u", "-c", ODD, addr, &port])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, output) = (python.stdin.take().unwrap(), python.stdout.take().unwrap());
+        let mut lines = BufReader::new(output).lines();
+        let (mut server, _) = listener.accept().unwrap();
+        server.set_read_timeout(Some(LONG)).unwrap();
+        let mut read = [0; 64];
+        writeln!(input, "first").unwrap();
+        let length = server.read(&mut read).unwrap();
+        assert_eq!(&read[..length], b"first\n", "{addr}");
+        lines.next().unwrap().unwrap();
+
+        let nothing = policy(Vec::new());
+        group.identity.put_policy(&nothing, &[], &[]).unwrap();
+        let refused = thread::scope(|scope| {
+            let ends = || {
+                without_net_admin();
+                group.identity.cut_revoked()
+            };
+            scope.spawn(ends).join().unwrap()
+        });
+        assert!(refused.is_err(), "{addr}: who may not end it says so");
+        let dropped = || group.identity.counts().unwrap().dropped_out;
+        let before = dropped();
+        writeln!(input, "second").unwrap();
+        lines.next().unwrap().unwrap();
+        let until = Instant::now() + LONG;
+        server
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        while dropped() < before + 2 {
+            let got = server.read(&mut read);
+            assert!(got.is_err(), "{addr}: {got:?} bytes came through");
+            assert!(Instant::now() < until, "{addr}: nothing was dropped");
+        }
+        let got = server.read(&mut read);
+        assert!(got.is_err(), "{addr}: {got:?} bytes came through");
+
+        // Who may ends it, and the peer is told.
+        group.identity.cut_revoked().unwrap();
+        if addr == "127.0.0.1" {
+            server.set_read_timeout(Some(LONG)).unwrap();
+            let ended = server.read(&mut read).unwrap_err();
+            assert_eq!(ended.kind(), std::io::ErrorKind::ConnectionReset, "{addr}");
+        }
+        drop(input);
+        python.wait().unwrap();
+    }
+}
+
+/// This thread may end no connections any more.
+fn without_net_admin() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::NET_ADMIN);
+    set_capabilities(None, sets).unwrap();
+}
