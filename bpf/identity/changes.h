@@ -10,39 +10,50 @@
  * What the number says is read with the lock's writer bit, as in sequence_of: from the
  * first change on the bit is set, and when it is clear again the number is another one.
  * An address space of which there is no number gets one that it never had, by the clock:
- * the number goes by 256 ns, and no two releases of one lock are so near. */
+ * the number goes by 16 ns, and no two releases of one lock are so near. */
 #ifndef WEIR_IDENTITY_CHANGES_H
 #define WEIR_IDENTITY_CHANGES_H
 
 #include "identity/maps.h"
 
+static __always_inline __u64 lock_of(struct mm_struct *mm)
+{
+	return ((struct mm_struct___int *)mm)->mmap_lock.count.counter;
+}
+
 /* The count first, then the number: see sequence_of. */
 static __noinline __u32 change_of(struct mm_struct *mm)
 {
-	struct mm_struct___int *locked = (struct mm_struct___int *)mm;
 	__u64 address = (__u64)mm, order = 0, lock, fresh, *number;
 
-	lock = locked->mmap_lock.count.counter;
+	lock = lock_of(mm);
 	lock += __sync_fetch_and_add(&order, lock);
 	number = bpf_map_lookup_elem(&ident_changes, &address);
 	if (!number) {
-		fresh = bpf_ktime_get_ns() >> 8;
+		fresh = bpf_ktime_get_ns() >> 4;
 		bpf_map_update_elem(&ident_changes, &address, &fresh, BPF_NOEXIST);
+		/* Who had the lock before the number was there may not find it: he has it
+		 * still, or is done with what he has changed. */
+		order = 0;
+		lock = __sync_fetch_and_add(&order, fresh);
+		lock += lock_of(mm);
 		number = bpf_map_lookup_elem(&ident_changes, &address);
 	}
-	/* Without room it is one that is always being changed. */
+	/* Without room it is one that is always being changed, by a number that nobody
+	 * meets again: two that are alike would say that nothing is. */
 	if (!number)
-		return 1;
+		return bpf_ktime_get_ns() << 1 | 1;
 	return *(volatile __u64 *)number << 1 | (lock & RWSEM_WRITER_LOCKED);
 }
 
-/* Its lock is held for writing, and will not be. */
+/* Its lock is held for writing, and will not be. Nobody else counts then, but who was
+ * given this place of the table for another address space before. */
 static __always_inline void note_change(__u64 address)
 {
 	__u64 *number = bpf_map_lookup_elem(&ident_changes, &address);
 
 	if (number)
-		*(volatile __u64 *)number += 1;
+		__sync_fetch_and_add(number, 1);
 }
 
 static __always_inline __u64 space_of_lock(struct rw_semaphore *lock)

@@ -33,7 +33,8 @@ struct ident_tree {
 	__u32 end;   /* the last slot of the node that is used */
 	__u32 since; /* the step that was at the root last */
 	__u32 sequence;
-	__u32 done;
+	__u32 done;  /* the last leaf has been seen */
+	__u32 whole; /* and nothing has been changed meanwhile */
 };
 
 static __always_inline __u64 word_at(__u64 address)
@@ -97,12 +98,17 @@ static __always_inline void see_area(struct ident_tree *tree, struct vm_area_str
 static __always_inline long tree_root(struct ident_tree *tree, __u32 step)
 {
 	struct mm_struct *mm = tree->mm;
-	__u32 sequence = sequence_of(mm);
 	__u64 order = 0, root;
+	__u32 sequence;
 
+	/* What was read before this is read earlier than the sequence. */
+	root = __sync_fetch_and_add(&order, step);
+	sequence = sequence_of(mm);
 	tree->since = step;
-	if (tree->done && sequence == tree->sequence)
+	if (tree->done && sequence == tree->sequence) {
+		tree->whole = 1;
 		return 1;
+	}
 	if (sequence != tree->sequence || !tree->index) {
 		tree->sequence = sequence;
 		tree->index = tree->done = 0;
@@ -114,8 +120,9 @@ static __always_inline long tree_root(struct ident_tree *tree, __u32 step)
 			return 0;
 	}
 	/* What is read after this is read later than the sequence. */
-	root = (__u64)BPF_CORE_READ(mm, mm_mt.ma_root) +
-	       __sync_fetch_and_add(&order, sequence);
+	order = 0;
+	root = __sync_fetch_and_add(&order, root + sequence);
+	root += (__u64)BPF_CORE_READ(mm, mm_mt.ma_root);
 	/* Of at most one mapping: no process has so few. */
 	if ((root & 3) != NODE_ROOT)
 		return 1;
@@ -190,7 +197,7 @@ static __noinline int walk_tree(struct task_struct *task,
 	tree.begin = bpf_ktime_get_ns();
 	tree.sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	bpf_loop(IDENT_STEPS, tree_step, &tree, 0);
-	if (!tree.done) {
+	if (!tree.whole) {
 		count(IDENT_C_BUSY);
 		return -1;
 	}

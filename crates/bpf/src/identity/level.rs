@@ -63,8 +63,12 @@ const WALK: [(&str, u32); 2] = [
     ("bpf_task_from_pid", sys::BTF_KIND_FUNC),
 ];
 
-/// What level [`Level::Push`] walks over itself (Linux 6.1).
-const TREE: (&str, u32) = ("maple_arange_64", sys::BTF_KIND_STRUCT);
+/// What level [`Level::Push`] walks over itself (Linux 6.1), and where it holds that nobody
+/// changes that without its lock for writing: a stack that grew did so before 6.1.37.
+const TREE: [(&str, u32); 2] = [
+    ("maple_arange_64", sys::BTF_KIND_STRUCT),
+    ("lock_mm_and_find_vma", sys::BTF_KIND_FUNC),
+];
 
 /// Where level [`Level::Push`] sees that mappings have changed.
 const UNLOCKS: [(&str, u32); 2] = [
@@ -196,7 +200,7 @@ impl KernelTypes {
         match level {
             Level::Tracepoint | Level::Fentry => lacks.extend(self.missing(&WALK)),
             Level::Push => {
-                lacks.extend(self.missing(&[TREE]));
+                lacks.extend(self.missing(&TREE));
                 lacks.extend(self.missing(match by_function {
                     true => &UNLOCKS,
                     false => &UNLOCK_TRACEPOINTS,
