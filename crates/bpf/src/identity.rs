@@ -618,9 +618,11 @@ impl Identity {
             ..ident_question::default()
         };
         if self.level == Level::Push {
-            let written = programs::read_iterator(self.question.as_fd(), Some(pid))?;
             // Nothing: there is no such process.
-            question = value_of(&written).unwrap_or_default();
+            question = ident_question::default();
+            programs::read_iterator(self.question.as_fd(), Some(pid), &mut |written| {
+                question = value_of(written).unwrap_or_default();
+            })?;
         } else {
             prog_test_run::syscall(self.question.as_fd(), &mut question)?;
         }
@@ -652,8 +654,9 @@ impl Identity {
     pub fn cut_revoked(&self) -> Result<()> {
         let mut programs = self.cut.iter();
         programs.try_for_each(|program| {
-            let ended = programs::read_iterator(program.as_fd(), None)?;
-            diag::end_all(&ended)
+            let mut ends = diag::Ends::default();
+            programs::read_iterator(program.as_fd(), None, &mut |ended| ends.end(ended))?;
+            ends.done()
         })
     }
 

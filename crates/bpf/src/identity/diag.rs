@@ -4,7 +4,7 @@
 
 use std::io;
 
-use weir_netlink::{NLM_F_ACK, NLM_F_REQUEST, Protocol, Request, Socket, errno};
+use weir_netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Protocol, Request, Socket, errno};
 
 use super::value_of;
 use crate::{
@@ -12,22 +12,23 @@ use crate::{
     skeleton::identity::types::ident_ended,
 };
 
-/// `SOCK_DESTROY` of linux/sock_diag.h.
+/// `SOCK_DIAG_BY_FAMILY` and `SOCK_DESTROY` of linux/sock_diag.h.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// `AF_INET` of linux/socket.h.
 const INET: u8 = 2;
-/// `IPPROTO_TCP` of linux/in.h.
+/// `IPPROTO_TCP` and `IPPROTO_UDP` of linux/in.h.
 const TCP: u8 = 6;
-/// `ENOENT` of asm-generic/errno-base.h: there is no such connection.
+const UDP: u8 = 17;
+/// `ENOENT` of asm-generic/errno-base.h: there is no such connection, or nobody knows of any.
 const ENOENT: i32 = 2;
 /// What a kernel says that cannot: `EOPNOTSUPP`, `EINVAL`, `EPROTONOSUPPORT`.
 const CANNOT: [i32; 3] = [95, 22, 93];
 
-/// `struct inet_diag_req_v2` of linux/inet_diag.h.
-fn request(ended: &ident_ended) -> Vec<u8> {
+/// `struct inet_diag_req_v2` of linux/inet_diag.h, about connections in these states.
+fn request(kind: u16, flags: u16, states: u32, ended: &ident_ended) -> Vec<u8> {
     let mut body = vec![ended.family, ended.protocol, 0, 0];
-    // Of all states.
-    body.extend_from_slice(&u32::MAX.to_ne_bytes());
+    body.extend_from_slice(&states.to_ne_bytes());
     // These are in the network's order already.
     body.extend_from_slice(&ended.own_port.to_ne_bytes());
     body.extend_from_slice(&ended.peer_port.to_ne_bytes());
@@ -38,44 +39,82 @@ fn request(ended: &ident_ended) -> Vec<u8> {
     for half in [ended.cookie as u32, (ended.cookie >> 32) as u32] {
         body.extend_from_slice(&half.to_ne_bytes());
     }
-    Request::new(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, &body).finish()
+    Request::new(kind, flags, &body).finish()
+}
+
+fn end_request(ended: &ident_ended) -> Vec<u8> {
+    request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, u32::MAX, ended)
 }
 
 fn end(socket: &Socket, ended: &ident_ended) -> io::Result<()> {
-    match socket.ask(&request(ended), |_, _: &mut Vec<()>| ()) {
+    match socket.ask(&end_request(ended), |_, _: &mut Vec<()>| ()) {
         // It has ended meanwhile.
         Err(error) if errno(&error) == Some(ENOENT) => Ok(()),
         done => done.map(|_| ()),
     }
 }
 
-/// Can this kernel end connections so (`CONFIG_INET_DIAG_DESTROY`)? It is asked for one that
-/// there is not. Who may not ask is told so when connections are to be ended.
-pub(super) fn can_end() -> bool {
-    let nobody = ident_ended {
-        family: INET,
-        protocol: TCP,
-        ..ident_ended::default()
-    };
-    let refused = Socket::open(Protocol::SockDiag).and_then(|socket| end(&socket, &nobody));
-    let why = refused.err().and_then(|error| errno(&error));
-    !why.is_some_and(|why| CANNOT.contains(&why))
+/// Does the kernel know of connections of this protocol? That is a module of its own, which
+/// is loaded if it is there: it is asked for those in no state.
+fn has(socket: &Socket, nobody: &ident_ended) -> bool {
+    let all = request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 0, nobody);
+    let refused = socket.ask(&all, |_, _: &mut Vec<()>| ()).err();
+    refused.is_none_or(|error| errno(&error) != Some(ENOENT))
 }
 
-/// Ends the connections that a program has written, of the thread's network namespace. One
-/// that cannot be ended does not spare the others.
-pub(super) fn end_all(written: &[u8]) -> Result<()> {
-    if written.is_empty() {
-        return Ok(());
+/// Can this kernel end connections so (`CONFIG_INET_DIAG_DESTROY`, `tcp_diag`, `udp_diag`)?
+/// It is asked for one that there is not. Who may not ask is told so when connections are to
+/// be ended.
+pub(super) fn can_end() -> bool {
+    let Ok(socket) = Socket::open(Protocol::SockDiag) else {
+        return false;
+    };
+    [TCP, UDP].into_iter().all(|protocol| {
+        let nobody = ident_ended {
+            family: INET,
+            protocol,
+            ..ident_ended::default()
+        };
+        let refused = end(&socket, &nobody).err();
+        let why = refused.and_then(|error| errno(&error));
+        has(&socket, &nobody) && !why.is_some_and(|why| CANNOT.contains(&why))
+    })
+}
+
+/// Connections of the thread's network namespace that a program has come to are ended, as
+/// they are read: there may be any number. One that cannot be ended does not spare the others.
+#[derive(Default)]
+pub(super) struct Ends {
+    socket: Option<Socket>,
+    /// The first one that went wrong.
+    failed: Option<io::Error>,
+}
+
+impl Ends {
+    /// Ends what a program has written.
+    pub(super) fn end(&mut self, written: &[u8]) {
+        for ended in written.chunks_exact(size_of::<ident_ended>()) {
+            let ended = value_of::<ident_ended>(ended).expect("it has that length");
+            if let Err(error) = self.end_one(&ended) {
+                self.failed.get_or_insert(error);
+            }
+        }
     }
-    let what = || "end connections by sock_diag".to_owned();
-    let socket = Socket::open(Protocol::SockDiag).context(what)?;
-    let mut done = Ok(());
-    for ended in written.chunks_exact(size_of::<ident_ended>()) {
-        let ended = value_of::<ident_ended>(ended).expect("it has that length");
-        done = done.and(end(&socket, &ended));
+
+    fn end_one(&mut self, ended: &ident_ended) -> io::Result<()> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => Socket::open(Protocol::SockDiag)?,
+        };
+        end(self.socket.insert(socket), ended)
     }
-    done.context(what)
+
+    /// # Errors
+    /// One could not be ended.
+    pub(super) fn done(self) -> Result<()> {
+        let failed = self.failed.map_or(Ok(()), Err);
+        failed.context(|| "end connections by sock_diag".to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -86,12 +125,12 @@ mod tests {
     fn a_request_is_as_long_as_the_kernel_has_it() {
         let ended = ident_ended {
             cookie: 0x1122_3344_5566_7788,
-            own_port: u16::from_be_bytes([0x1f, 0x90]),
+            own_port: u16::from_ne_bytes([0x1f, 0x90]),
             family: INET,
             protocol: 6,
             ..ident_ended::default()
         };
-        let request = request(&ended);
+        let request = end_request(&ended);
         assert_eq!(request.len(), weir_netlink::HEADER + 56);
         let body = &request[weir_netlink::HEADER..];
         assert_eq!(body[..4], [2, 6, 0, 0]);

@@ -26,7 +26,7 @@ use crate::{
     abi,
     error::{Context, Error, Result},
     object, pins,
-    skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel},
+    skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel, types::ident_ended},
 };
 
 /// The control group in which identity is enforced.
@@ -539,11 +539,20 @@ pub fn detach(root: &Path, instance: &str) -> Result<()> {
 
 /// Runs an iterator once, over everything, and for what its program does.
 pub(super) fn run_iterator(program: BorrowedFd<'_>) -> Result<()> {
-    read_iterator(program, None).map(|_| ())
+    read_iterator(program, None, &mut |_| ())
 }
 
-/// Runs an iterator once, and reads what its program writes; `task`: over that one only.
-pub(super) fn read_iterator(program: BorrowedFd<'_>, task: Option<u32>) -> Result<Vec<u8>> {
+/// What is read of an iterator at once: the kernel writes whole records, so that of one
+/// that divides this none is cut in two.
+const AT_ONCE: usize = 64 * size_of::<ident_ended>();
+
+/// Runs an iterator once, and hands on what its program writes, as it is read; `task`: over
+/// that one only.
+pub(super) fn read_iterator(
+    program: BorrowedFd<'_>,
+    task: Option<u32>,
+    each: &mut dyn FnMut(&[u8]),
+) -> Result<()> {
     let what = || match task {
         Some(task) => format!("look at process {task}"),
         None => "go through the sockets that there are".to_owned(),
@@ -567,14 +576,14 @@ pub(super) fn read_iterator(program: BorrowedFd<'_>, task: Option<u32>) -> Resul
     // SAFETY: a plain descriptor goes in.
     let fd = unsafe { sys::bpf_iter_create(link.as_raw_fd()) };
     let iterator = owned(fd).context(what)?;
-    let (mut written, mut some) = (Vec::new(), [0; 256]);
+    let mut some = [0; AT_ONCE];
     loop {
         let length =
             rustix::io::retry_on_intr(|| rustix::io::read(&iterator, &mut some)).context(what)?;
         // The end is that of all that it goes through.
         if length == 0 {
-            return Ok(written);
+            return Ok(());
         }
-        written.extend_from_slice(&some[..length]);
+        each(&some[..length]);
     }
 }
