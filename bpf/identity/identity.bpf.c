@@ -374,7 +374,7 @@ static __always_inline int judge(struct __sk_buff *skb, const int out)
 	protocol = protocol_of(sk->type, sk->protocol);
 	/* The reset by which it ends: only that leaves while it is ended. */
 	if (out && protocol == IDENT_TCP && socket->is_cut &&
-	    (!ident_cfg.diag || is_reset(skb)))
+	    (socket->is_cut == IDENT_CUT_NOW || is_reset(skb)))
 		return 1;
 	if (protocol == IDENT_TCP)
 		return judge_tcp(skb, socket, control, out, sk->state == TCP_LISTEN);

@@ -15,7 +15,7 @@ static __always_inline __u64 mix(__u64 x)
 	return x ^ x >> 33;
 }
 
-/* Odd while somebody changes the mappings, and never again what it was before.
+/* Odd while somebody changes the mappings; an even one is never again what it was.
  *
  * Since Linux 6.13 that is what mm_lock_seq is: mmap_write_lock counts it up, and so do
  * mmap_write_unlock and mmap_write_downgrade. Before, only the latter two do, so that it

@@ -139,9 +139,11 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		uid = uid_of(task);
 	if (flags & IDENT_BY_CGROUP)
 		cgroup = cgroup_of(task);
+	/* An odd sequence is that of changes that go on. Before Linux 6.13, and at push,
+	 * the next ones have the same: it is like no other. */
 	is_same = socket->space == (__u64)mm && socket->sequence == sequence &&
-		  socket->life == life_of(task) && socket->noted == control->epoch &&
-		  socket->is_traced == traced &&
+		  !(sequence & 1) && socket->life == life_of(task) &&
+		  socket->noted == control->epoch && socket->is_traced == traced &&
 		  !(flags & IDENT_BY_UID && socket->uid != uid) &&
 		  !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup);
 	if (is_same && socket->period == period)

@@ -197,7 +197,8 @@ static __noinline int walk_tree(struct task_struct *task,
 	tree.begin = bpf_ktime_get_ns();
 	tree.sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	bpf_loop(IDENT_STEPS, tree_step, &tree, 0);
-	if (!tree.whole) {
+	/* Whoever has become another program meanwhile has another tree. */
+	if (!tree.whole || task->mm != mm) {
 		count(IDENT_C_BUSY);
 		return -1;
 	}

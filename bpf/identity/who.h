@@ -39,6 +39,9 @@ static __noinline int walk_once(struct task_struct *task,
 	bpf_iter_task_vma_destroy(&it);
 	if (failed)
 		return failed;
+	/* It has become another program: what was seen is that one's. */
+	if (task->mm != mm)
+		return -1;
 	add_executable(mm, &sum, control, space);
 	return 0;
 }
@@ -128,7 +131,8 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	/* Whoever was traced may have been told anything, and goes on with it. */
 	if (known)
 		key->flags |= known->flags & IDENT_ALTERED;
-	if (known && known->sequence == sequence && known->period == period_now()) {
+	if (known && known->sequence == sequence && !(sequence & 1) &&
+	    known->period == period_now()) {
 		known->flags |= key->flags;
 		space = *known;
 	} else if (!walk(task, control, &space)) {
