@@ -143,8 +143,11 @@ static __always_inline void begin_connection(struct bpf_sock_ops *ctx)
 	read_addresses(ctx, local, network.addr);
 	to = bpf_map_lookup_elem(&token_networks, &network);
 	conduit = conduit_of(to);
-	if (!to || conduit == TOKEN_BY_NOTHING)
+	if (!to || conduit == TOKEN_BY_NOTHING) {
+		/* A connection before of the same socket may have gone where they do. */
+		bpf_sk_storage_delete(&token_sockets, sk);
 		return;
+	}
 	socket = bpf_sk_storage_get(&token_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!socket) {
 		count_signing(TOKEN_NO_SIGNER);

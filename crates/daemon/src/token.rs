@@ -102,6 +102,13 @@ pub struct Tokens {
     state: Mutex<Option<State>>,
 }
 
+/// What was read from files for what is in force.
+#[derive(Clone)]
+pub struct InForce {
+    keys: KeyRing,
+    conduits: Conduits,
+}
+
 struct State {
     kernel: kernel::Tokens,
     config: TokenConfig,
@@ -118,6 +125,8 @@ struct State {
     datagrams: AtInterfaces,
     segments: AtInterfaces,
     looked: Instant,
+    /// When it was looked last whether conduits are to be chosen again.
+    chose: Instant,
     /// Where tokens to each network stand.
     conduits: Conduits,
     /// Segments that were dropped, and when it was one more last.
@@ -262,13 +271,16 @@ impl Tokens {
         self.put(&mut state, config, observe, keys, conduits)
     }
 
-    /// The keys in force; `None`: there are no tokens.
-    pub fn keys(&self) -> Option<KeyRing> {
-        self.state().as_ref().map(|state| state.keys.clone())
+    /// What was read for what is in force; `None`: there are no tokens.
+    pub fn in_force(&self) -> Option<InForce> {
+        self.state().as_ref().map(|state| InForce {
+            keys: state.keys.clone(),
+            conduits: state.conduits.clone(),
+        })
     }
 
     /// As [`Self::apply`], for a configuration that was in force a moment ago, with the keys
-    /// that it had then: what has become of their file is for the next reload.
+    /// and conduits that it had then: what has become of their files is for the next reload.
     ///
     /// # Errors
     /// The kernel refuses something; or the keys cannot be read any more, and all is in force
@@ -277,20 +289,13 @@ impl Tokens {
         &self,
         config: Option<&TokenConfig>,
         observe: bool,
-        before: KeyRing,
+        before: InForce,
     ) -> Result<(), TokenError> {
         let Some(config) = config else {
             return self.apply(None, observe);
         };
         let mut state = self.state();
-        let in_force = state.as_ref().filter(|state| state.config == *config);
-        let conduits = match in_force {
-            Some(state) => state.conduits.clone(),
-            None => {
-                choose_conduits(config).unwrap_or_else(|why| Conduits::without_file(config, &why))
-            }
-        };
-        self.put(&mut state, config, observe, before, conduits)?;
+        self.put(&mut state, config, observe, before.keys, before.conduits)?;
         drop(state);
         accepted_keys(config)
             .map(drop)
@@ -364,6 +369,7 @@ impl Tokens {
             datagrams: at_interfaces(of_datagrams, datagrams_at, SignedKind::Datagrams),
             segments: at_interfaces(of_segments, segments_at, SignedKind::Segments),
             looked: Instant::now(),
+            chose: Instant::now(),
             conduits,
             dropped: (dropped, None),
         };
@@ -419,12 +425,41 @@ impl Tokens {
         }
     }
 
+    /// Chooses conduits again where that is due.
+    fn follow_conduits(&self, guard: &mut Option<State>) -> Result<(), TokenError> {
+        let Some(state) = guard.as_mut() else {
+            return Ok(());
+        };
+        if state.chose.elapsed() < LOOK {
+            return Ok(());
+        }
+        state.chose = Instant::now();
+        let own = conduits::own_addresses();
+        let again = state.conduits.again(&state.config, &own, Timestamp::now());
+        let Some(next) = again else {
+            return Ok(());
+        };
+        if next.networks == state.conduits.networks {
+            state.conduits = next;
+            return Ok(());
+        }
+        tracing::info!(
+            "[token]: where tokens stand is chosen anew, for this host has other addresses"
+        );
+        let (config, keys, observe) = (state.config.clone(), state.keys.clone(), state.observe);
+        self.put(guard, &config, observe, keys, next)
+    }
+
     /// Follows the programs, the keys' times and the clock until the daemon ends.
     pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
         while !stopping.load(Ordering::Relaxed) {
             pulse.beat();
             thread::sleep(WAIT);
             let mut guard = self.state();
+            if let Err(error) = self.follow_conduits(&mut guard) {
+                self.alerts.raise(ABOUT_KERNEL, error.to_string());
+                continue;
+            }
             let Some(state) = &mut *guard else { continue };
             let is_due = state.followed.elapsed() >= FOLLOW;
             let mut done = state.follow_programs(&self.apps);

@@ -9,7 +9,6 @@ use std::sync::{
 
 use weir_enforce::{BackendChoice, Feature, Settings};
 use weir_sinks::Sinks;
-use weir_token::key_ring::KeyRing;
 
 use super::{
     added_pools::{forget_settings, pools_need, tell_of_added},
@@ -26,6 +25,7 @@ use crate::{
     jails::JailConfig,
     log_worker::Workers,
     service::{Refusal, Service, is_a_jail},
+    token::InForce,
     watch::Watches,
 };
 
@@ -47,20 +47,20 @@ fn step<E: Into<StartError>>(
 /// their files have become.
 struct Before {
     databases: DatabasesInForce,
-    keys: Option<KeyRing>,
+    tokens: Option<InForce>,
 }
 
 impl Before {
     fn of(service: &Service) -> Self {
         Self {
             databases: service.geography.in_force(),
-            keys: service.tokens.keys(),
+            tokens: service.tokens.in_force(),
         }
     }
 }
 
 /// Puts exemptions, rules about programs, tokens, decoy ports, geofence, lists and pools of a
-/// configuration into force; nobody else may change them meanwhile. `keys`: those of before,
+/// configuration into force; nobody else may change them meanwhile. `tokens`: what was read before,
 /// with which a roll-back puts tokens back.
 ///
 /// What the configuration goes without goes last, when little can refuse it any more: a
@@ -71,17 +71,17 @@ fn put_rules_alone(
     service: &Service,
     config: &Config,
     alone: &Alone<'_>,
-    keys: Option<KeyRing>,
+    tokens: Option<InForce>,
     failed: &mut OnFailure<'_>,
 ) -> Result<(), StartError> {
     let exempt = service.allow_list.refresh_exemptions_by(config);
     step(exempt, failed)?;
     let observe = config.enforcement.observe;
     let apps = || service.apps.apply(config.app.as_ref(), observe);
-    let tokens = || match &keys {
-        Some(keys) => service
+    let put_tokens = || match &tokens {
+        Some(before) => service
             .tokens
-            .put_back(config.token.as_ref(), observe, keys.clone()),
+            .put_back(config.token.as_ref(), observe, before.clone()),
         None => service.tokens.apply(config.token.as_ref(), observe),
     };
     let decoys = || {
@@ -101,7 +101,7 @@ fn put_rules_alone(
         step(apps(), failed)?;
     }
     if config.token.is_some() {
-        step(tokens(), failed)?;
+        step(put_tokens(), failed)?;
     }
     if has_decoys {
         step(decoys(), failed)?;
@@ -124,7 +124,7 @@ fn put_rules_alone(
         step(decoys(), failed)?;
     }
     if config.token.is_none() {
-        step(tokens(), failed)?;
+        step(put_tokens(), failed)?;
     }
     if config.app.is_none() {
         step(apps(), failed)?;
@@ -174,7 +174,7 @@ fn enforce(
     service: &Service,
     config: &Config,
     alone: &mut Alone<'_>,
-    keys: Option<KeyRing>,
+    tokens: Option<InForce>,
     failed: &mut OnFailure<'_>,
 ) -> Result<(), StartError> {
     let settings = alone.interfaces.settings(&config.enforcement);
@@ -186,7 +186,7 @@ fn enforce(
             Err(error) => failed(error)?,
         }
     }
-    put_rules_alone(service, config, alone, keys, failed)
+    put_rules_alone(service, config, alone, tokens, failed)
 }
 
 /// Has the backend take on these settings. What it refuses to take over of what is in force,
@@ -366,7 +366,7 @@ impl Reloader {
     fn roll_back(&self, old: &Config, before: Before, alone: &mut Alone<'_>) {
         let mut refused = Vec::new();
         self.service.geography.put_back(before.databases);
-        let done = enforce(&self.service, old, alone, before.keys, &mut |error| {
+        let done = enforce(&self.service, old, alone, before.tokens, &mut |error| {
             refused.push(error.to_string());
             Ok(())
         });

@@ -8,6 +8,8 @@ use std::{
     net::IpAddr,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -31,6 +33,8 @@ use crate::host::interface_addresses;
 const MAX_BYTES: u64 = 64 << 20;
 /// Characters of a mistake in a file that are shown.
 const MAX_MISTAKE: usize = 300;
+/// How often it is looked how old measurements are.
+const LOOK_AT_AGE: Duration = Duration::from_secs(3600);
 /// Problems, and sites of one, that are shown.
 const MAX_SHOWN: usize = 8;
 
@@ -116,12 +120,22 @@ impl ConduitStatus {
 }
 
 /// Where tokens to all networks stand.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Conduits {
     /// Those of `sign_to`, then those of `sign_udp_to`.
     pub(super) networks: Vec<NetworkConduit>,
     /// The text of an alert; `None`: nothing is wrong.
     pub(super) problem: Option<String>,
+    /// What they were chosen by, if measurements were looked at.
+    chosen_by: Option<ChosenBy>,
+}
+
+/// What conduits were chosen by: they are chosen again when it is no more so.
+#[derive(Debug, Clone)]
+struct ChosenBy {
+    file: Arc<ResultFile>,
+    own: Vec<IpAddr>,
+    at: Timestamp,
 }
 
 impl Conduits {
@@ -136,8 +150,45 @@ impl Conduits {
     ) -> Result<Self, ProbeFileError> {
         match &config.probe {
             None => Ok(Self::configured(config)),
-            Some(probe) => Ok(chosen(config, probe, &read(&probe.result)?, own, now)),
+            Some(probe) => {
+                let file = Arc::new(read(&probe.result)?);
+                Ok(Self::by_file(config, probe, file, own, now))
+            }
         }
+    }
+
+    fn by_file(
+        config: &TokenConfig,
+        probe: &ProbeUse,
+        file: Arc<ResultFile>,
+        own: &[IpAddr],
+        now: Timestamp,
+    ) -> Self {
+        let mut conduits = chosen(config, probe, &file, own, now);
+        conduits.chosen_by = Some(ChosenBy {
+            file,
+            own: own.to_vec(),
+            at: now,
+        });
+        conduits
+    }
+
+    /// The conduits by the same measurements where the host has other addresses than when
+    /// they were chosen, as after a start that goes before the network's; or where the
+    /// measurements are older by so much. `None`: neither is so.
+    pub(super) fn again(
+        &self,
+        config: &TokenConfig,
+        own: &[IpAddr],
+        now: Timestamp,
+    ) -> Option<Self> {
+        let before = self.chosen_by.as_ref()?;
+        let probe = config.probe.as_ref()?;
+        let aged = now.duration_since(before.at).unsigned_abs();
+        if before.own == own && aged < LOOK_AT_AGE {
+            return None;
+        }
+        Some(Self::by_file(config, probe, before.file.clone(), own, now))
     }
 
     /// The conduits of a configuration whose file cannot be used, for this reason.
@@ -154,7 +205,7 @@ impl Conduits {
         let all = all_networks(config);
         Self {
             networks: all.map(|(n, is_udp)| usual(config, n, is_udp)).collect(),
-            problem: None,
+            ..Self::default()
         }
     }
 
@@ -201,7 +252,9 @@ pub fn conduits(config: &TokenConfig) -> Vec<ConduitStatus> {
 /// The addresses that this host has now.
 pub(super) fn own_addresses() -> Vec<IpAddr> {
     let all = interface_addresses().into_iter();
-    all.map(|address| address.address).collect()
+    let mut all: Vec<_> = all.map(|address| address.address).collect();
+    all.sort_unstable();
+    all
 }
 
 /// The networks of `sign_to`, then those of `sign_udp_to`, which is said.
@@ -383,9 +436,13 @@ fn chosen(
         let preferred = preferred(config, is_udp);
         let all_passed = |conduit: Conduit| {
             let measured = sites.iter();
-            measured
-                .filter_map(|pair| passed(pair, conduit, is_udp, probe.pass_percent))
-                .reduce(|all, one| all && one)
+            let all = measured.map(|pair| passed(pair, conduit, is_udp, probe.pass_percent));
+            let all: Vec<_> = all.collect();
+            match all.iter().all(Option::is_none) {
+                true => None,
+                // Where it was not measured nobody knows.
+                false => Some(all.iter().all(|one| *one == Some(true))),
+            }
         };
         let protocol = if is_udp { "UDP" } else { "TCP" };
         let names = || some_of(sites.iter().map(|pair| pair.to.as_str()));
@@ -408,7 +465,7 @@ fn chosen(
         let conduit = preferred.iter().find(|c| all_passed(**c) == Some(true));
         if conduit.is_none() {
             problems.push(format!(
-                "to {network} no token is sent by {protocol}: none of {} passed to {}",
+                "to {network} no token is sent by {protocol}: none of {} was measured and passed to all of {}",
                 wanted.join(", "),
                 names()
             ));
@@ -441,6 +498,7 @@ fn chosen(
             };
             format!("probe_result {}: {shown}{more}", probe.result.display())
         }),
+        chosen_by: None,
     }
 }
 

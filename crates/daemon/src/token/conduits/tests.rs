@@ -120,7 +120,7 @@ fn a_network_takes_the_first_conduit_that_passed_to_its_sites() {
     assert_eq!(names, ["tcp-option", usual, usual, "none", usual, usual]);
     assert_eq!(
         problem,
-        "probe_result /result.jsonl: to 198.51.100.0/24 no token is sent by UDP: none of ip:30/20 passed to at-198.51.100.1"
+        "probe_result /result.jsonl: to 198.51.100.0/24 no token is sent by UDP: none of ip:30/20 was measured and passed to all of at-198.51.100.1"
     );
     let (names, problem) = told(&choose(&config, &[east(0, 0, 20)]));
     assert_eq!(names[0], "none");
@@ -257,6 +257,51 @@ fn what_a_result_does_not_say_is_told() {
         ..good
     };
     assert_eq!(is_told(&[bare], "without addresses: measure again"), usual);
+}
+
+/// A host that starts before its network has no address that a site sent from; and a daemon
+/// that runs for long says when what it goes by has become too old.
+#[test]
+fn conduits_are_chosen_again_when_addresses_come_and_measurements_age() {
+    let config = config(&["198.51.100.0/24"], &BOTH);
+    let rows = [
+        ("ip:30/20", Carrier::Tcp, 0),
+        ("tcp:254/20", Carrier::Tcp, 20),
+    ];
+    let file = ResultFile {
+        pairs: vec![pair("west", [WEST, "198.51.100.1"], &rows)],
+        ..ResultFile::default()
+    };
+    let now: Timestamp = NOW.parse().unwrap();
+    let probe = config.probe.as_ref().unwrap();
+    let at_start = Conduits::by_file(&config, probe, Arc::new(file), &[], now);
+    let (names, problem) = told(&at_start);
+    assert_eq!(names[0], "ip-option");
+    assert!(problem.contains("no site of it has sent"), "{problem}");
+    assert!(at_start.again(&config, &[], now).is_none());
+    let own = [WEST.parse().unwrap()];
+    let later = at_start.again(&config, &own, now).unwrap();
+    let (names, problem) = told(&later);
+    assert_eq!(names[0], "tcp-option", "{problem}");
+    assert!(!problem.contains("days ago"), "{problem}");
+    assert!(later.again(&config, &own, now).is_none());
+    let old = now + jiff::SignedDuration::from_hours(24 * 400);
+    let (names, problem) = told(&later.again(&config, &own, old).unwrap());
+    assert_eq!(names[0], "tcp-option");
+    assert!(problem.contains("days ago"), "{problem}");
+}
+
+/// Nobody knows of a conduit at a site where it was not measured.
+#[test]
+fn a_conduit_passes_where_it_was_measured_at_all_sites() {
+    let config = config(&["198.51.100.0/24"], &BOTH);
+    let (ip, tcp) = (
+        ("ip:30/20", Carrier::Tcp, 20),
+        ("tcp:254/20", Carrier::Tcp, 20),
+    );
+    let one = pair("west", [WEST, "198.51.100.1"], &[ip, tcp]);
+    let other = pair("west", [WEST, "198.51.100.2"], &[tcp]);
+    assert_eq!(told(&choose(&config, &[one, other])).0[0], "tcp-option");
 }
 
 #[test]
