@@ -125,7 +125,7 @@ fn a_network_takes_the_first_conduit_that_passed_to_its_sites() {
     let (names, problem) = told(&choose(&config, &[east(0, 0, 20)]));
     assert_eq!(names[0], "none");
     assert!(
-        problem.contains("no token is sent by TCP: none of ip:30/20, tcp:254/20 passed"),
+        problem.contains("no token is sent by TCP: none of ip:30/20, tcp:254/20 was measured"),
         "{problem}"
     );
     // IPv6 by its own option; what another direction or protocol shows is nothing here.
