@@ -131,6 +131,8 @@ struct State {
     conduits: Conduits,
     /// Segments that were dropped, and when it was one more last.
     dropped: (u64, Option<Instant>),
+    /// Why it is not in force as a whole; it is tried again. `None`: it is.
+    failed: Option<String>,
 }
 
 /// Tokens that are put in at interfaces.
@@ -339,6 +341,7 @@ impl Tokens {
         };
         let of_datagrams = signer_at(!conduits.by_ip().is_empty(), SignedKind::Datagrams)?;
         let of_segments = signer_at(config.scope == Scope::Payload, SignedKind::Segments)?;
+        let dropped = kernel.segments()?.dropped();
         let (signers, datagrams_at, segments_at) = match state.take() {
             Some(state) => (state.signers, state.datagrams.at, state.segments.at),
             // With keys that may be over: all of them are written anew, or go.
@@ -355,7 +358,6 @@ impl Tokens {
                 AtInterfaces::default()
             }
         };
-        let dropped = kernel.segments()?.dropped();
         let mut fresh = State {
             kernel,
             config: config.clone(),
@@ -372,6 +374,7 @@ impl Tokens {
             chose: Instant::now(),
             conduits,
             dropped: (dropped, None),
+            failed: None,
         };
         fresh.before.retain(|name, _| {
             let mut requirements = config.requirements.iter();
@@ -381,6 +384,7 @@ impl Tokens {
         // Before connections begin whose segments are to be signed there.
         fresh.follow_interfaces();
         let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
+        fresh.failed = attached.as_ref().err().map(ToString::to_string);
         self.alert_signing(&fresh);
         *state = Some(fresh);
         attached?;
@@ -425,29 +429,38 @@ impl Tokens {
         }
     }
 
-    /// Chooses conduits again where that is due.
-    fn follow_conduits(&self, guard: &mut Option<State>) -> Result<(), TokenError> {
+    /// Chooses conduits again where that is due, and tries again what has failed.
+    fn follow_conduits(&self, guard: &mut Option<State>) {
         let Some(state) = guard.as_mut() else {
-            return Ok(());
+            return;
         };
-        if state.chose.elapsed() < LOOK {
-            return Ok(());
+        let has_failed = state.failed.is_some();
+        if !(has_failed || state.conduits.go_by_file()) || state.chose.elapsed() < LOOK {
+            return;
         }
         state.chose = Instant::now();
         let own = conduits::own_addresses();
         let again = state.conduits.again(&state.config, &own, Timestamp::now());
-        let Some(next) = again else {
-            return Ok(());
+        let next = match again {
+            Some(next) if has_failed || next.networks != state.conduits.networks => next,
+            Some(next) => {
+                state.conduits = next;
+                return;
+            }
+            None if has_failed => state.conduits.clone(),
+            None => return,
         };
-        if next.networks == state.conduits.networks {
-            state.conduits = next;
-            return Ok(());
+        if next.networks != state.conduits.networks {
+            tracing::info!(
+                "[token]: tokens to some networks stand elsewhere now, for this host has other addresses"
+            );
         }
-        tracing::info!(
-            "[token]: where tokens stand is chosen anew, for this host has other addresses"
-        );
         let (config, keys, observe) = (state.config.clone(), state.keys.clone(), state.observe);
-        self.put(guard, &config, observe, keys, next)
+        if let Err(error) = self.put(guard, &config, observe, keys, next)
+            && let Some(state) = guard
+        {
+            state.failed = Some(error.to_string());
+        }
     }
 
     /// Follows the programs, the keys' times and the clock until the daemon ends.
@@ -456,10 +469,7 @@ impl Tokens {
             pulse.beat();
             thread::sleep(WAIT);
             let mut guard = self.state();
-            if let Err(error) = self.follow_conduits(&mut guard) {
-                self.alerts.raise(ABOUT_KERNEL, error.to_string());
-                continue;
-            }
+            self.follow_conduits(&mut guard);
             let Some(state) = &mut *guard else { continue };
             let is_due = state.followed.elapsed() >= FOLLOW;
             let mut done = state.follow_programs(&self.apps);
@@ -473,10 +483,11 @@ impl Tokens {
                 done = done.and_then(|()| state.follow_dropped());
                 self.alert_signing(state);
             }
-            match done {
-                Ok(()) if is_due => self.alerts.clear(ABOUT_KERNEL),
-                Ok(()) => {}
-                Err(error) => self.alerts.raise(ABOUT_KERNEL, error.to_string()),
+            let failed = done.err().map(|error| error.to_string());
+            match failed.or_else(|| state.failed.clone()) {
+                Some(error) => self.alerts.raise(ABOUT_KERNEL, error),
+                None if is_due => self.alerts.clear(ABOUT_KERNEL),
+                None => {}
             }
         }
     }

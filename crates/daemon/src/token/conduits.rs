@@ -134,7 +134,9 @@ pub(super) struct Conduits {
 #[derive(Debug, Clone)]
 struct ChosenBy {
     file: Arc<ResultFile>,
+    /// The addresses of this host, and what it is called in the file.
     own: Vec<IpAddr>,
+    site: Option<String>,
     at: Timestamp,
 }
 
@@ -164,18 +166,26 @@ impl Conduits {
         own: &[IpAddr],
         now: Timestamp,
     ) -> Self {
-        let mut conduits = chosen(config, probe, &file, own, now);
+        let site = own_site(probe, &file, own);
+        let mut conduits = chosen(config, probe, &file, &site, now);
         conduits.chosen_by = Some(ChosenBy {
             file,
             own: own.to_vec(),
+            site: site.ok(),
             at: now,
         });
         conduits
     }
 
+    /// Whether measurements were looked at.
+    pub(super) fn go_by_file(&self) -> bool {
+        self.chosen_by.is_some()
+    }
+
     /// The conduits by the same measurements where the host has other addresses than when
     /// they were chosen, as after a start that goes before the network's; or where the
-    /// measurements are older by so much. `None`: neither is so.
+    /// measurements are older by so much. `None`: neither is so. Where this host is no site
+    /// of them any more, for an address may be gone for a moment, all stay, with an alert.
     pub(super) fn again(
         &self,
         config: &TokenConfig,
@@ -188,6 +198,19 @@ impl Conduits {
         if before.own == own && aged < LOOK_AT_AGE {
             return None;
         }
+        let site = own_site(probe, &before.file, own);
+        if let (Some(_), Err(why)) = (&before.site, site) {
+            let shown = probe.result.display();
+            return Some(Self {
+                networks: self.networks.clone(),
+                problem: Some(format!("probe_result {shown}: {why}; tokens go as before")),
+                chosen_by: Some(ChosenBy {
+                    own: own.to_vec(),
+                    at: now,
+                    ..before.clone()
+                }),
+            });
+        }
         Some(Self::by_file(config, probe, before.file.clone(), own, now))
     }
 
@@ -195,7 +218,7 @@ impl Conduits {
     pub(super) fn without_file(config: &TokenConfig, why: &ProbeFileError) -> Self {
         Self {
             problem: Some(format!(
-                "{why}: tokens go by the first of conduits, whatever the path lets pass"
+                "{why}: until a reload tokens go by the first of conduits, whatever the path lets pass"
             )),
             ..Self::configured(config)
         }
@@ -369,8 +392,17 @@ fn own_site(probe: &ProbeUse, file: &ResultFile, own: &[IpAddr]) -> Result<Strin
     }
 }
 
-/// Whether a conduit passed to a site; `None`: that was not measured.
-fn passed(pair: &PairResult, conduit: Conduit, is_udp: bool, percent: u16) -> Option<bool> {
+/// What measurements to a site say about a conduit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+    Unmeasured,
+    /// Nothing arrived at all, so the site was not there.
+    Absent,
+}
+
+fn outcome(pair: &PairResult, conduit: Conduit, is_udp: bool, percent: u16) -> Outcome {
     let carrier = match is_udp {
         true => Carrier::Udp,
         false => Carrier::Tcp,
@@ -386,12 +418,23 @@ fn passed(pair: &PairResult, conduit: Conduit, is_udp: bool, percent: u16) -> Op
         (is_it && m.tally.sent > 0).then_some((option.data.len(), m.tally))
     });
     // The one that is most like a token.
-    let (_, tally) = measured.max_by_key(|(length, _)| *length)?;
-    // Where nothing arrives at all, the site was not there.
+    let Some((_, tally)) = measured.max_by_key(|(length, _)| *length) else {
+        return Outcome::Unmeasured;
+    };
     if tally.arrived() == 0 && pair.plain(carrier).arrived() == 0 {
-        return None;
+        return Outcome::Absent;
     }
-    Some(u32::from(tally.passed) * 100 >= u32::from(tally.sent) * u32::from(percent))
+    match u32::from(tally.passed) * 100 >= u32::from(tally.sent) * u32::from(percent) {
+        true => Outcome::Passed,
+        false => Outcome::Failed,
+    }
+}
+
+/// Whether a conduit passed to all sites that were there; `None`: nobody has measured it.
+fn passed_to_all(mut outcomes: Vec<Outcome>) -> Option<bool> {
+    outcomes.retain(|one| *one != Outcome::Absent);
+    let is_measured = outcomes.iter().any(|one| *one != Outcome::Unmeasured);
+    is_measured.then(|| outcomes.iter().all(|one| *one == Outcome::Passed))
 }
 
 /// How a conduit is named for `weir options probe --option`.
@@ -407,14 +450,14 @@ fn chosen(
     config: &TokenConfig,
     probe: &ProbeUse,
     file: &ResultFile,
-    own: &[IpAddr],
+    from: &Result<String, String>,
     now: Timestamp,
 ) -> Conduits {
     let mut problems = Vec::new();
     if file.is_cut {
         problems.push("its last line is cut, and is left out".to_owned());
     }
-    let from = own_site(probe, file, own).map_err(|problem| problems.push(problem));
+    problems.extend(from.as_ref().err().cloned());
     let from_here: Vec<(&PairResult, IpAddr)> = file
         .pairs
         .iter()
@@ -435,14 +478,8 @@ fn chosen(
         is_any_there |= !sites.is_empty();
         let preferred = preferred(config, is_udp);
         let all_passed = |conduit: Conduit| {
-            let measured = sites.iter();
-            let all = measured.map(|pair| passed(pair, conduit, is_udp, probe.pass_percent));
-            let all: Vec<_> = all.collect();
-            match all.iter().all(Option::is_none) {
-                true => None,
-                // Where it was not measured nobody knows.
-                false => Some(all.iter().all(|one| *one == Some(true))),
-            }
+            let outcome = |pair: &&PairResult| outcome(pair, conduit, is_udp, probe.pass_percent);
+            passed_to_all(sites.iter().map(outcome).collect())
         };
         let protocol = if is_udp { "UDP" } else { "TCP" };
         let names = || some_of(sites.iter().map(|pair| pair.to.as_str()));
@@ -482,7 +519,7 @@ fn chosen(
             }),
         });
     }
-    if let (Ok(from), false) = (&from, is_any_there) {
+    if let (Ok(from), false) = (from, is_any_there) {
         problems.push(format!(
             "no site to which {from} has sent is in sign_to or sign_udp_to"
         ));

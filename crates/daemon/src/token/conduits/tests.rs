@@ -73,7 +73,7 @@ fn choose(config: &TokenConfig, pairs: &[PairResult]) -> Conduits {
     };
     let own = ["192.0.2.1", "2001:db8:1::1"].map(|text| text.parse().unwrap());
     let probe = config.probe.as_ref().unwrap();
-    chosen(config, probe, &file, &own, NOW.parse().unwrap())
+    Conduits::by_file(config, probe, Arc::new(file), &own, NOW.parse().unwrap())
 }
 
 /// Conduits by network, those of TCP and then those of UDP, and the problem.
@@ -285,6 +285,13 @@ fn conduits_are_chosen_again_when_addresses_come_and_measurements_age() {
     assert_eq!(names[0], "tcp-option", "{problem}");
     assert!(!problem.contains("days ago"), "{problem}");
     assert!(later.again(&config, &own, now).is_none());
+    // The address goes, and comes back.
+    let without = later.again(&config, &[], now).unwrap();
+    let (names, problem) = told(&without);
+    assert_eq!(names[0], "tcp-option");
+    assert!(problem.ends_with("; tokens go as before"), "{problem}");
+    let back = without.again(&config, &own, now).unwrap();
+    assert_eq!(told(&back), told(&later));
     let old = now + jiff::SignedDuration::from_hours(24 * 400);
     let (names, problem) = told(&later.again(&config, &own, old).unwrap());
     assert_eq!(names[0], "tcp-option");
@@ -301,7 +308,20 @@ fn a_conduit_passes_where_it_was_measured_at_all_sites() {
     );
     let one = pair("west", [WEST, "198.51.100.1"], &[ip, tcp]);
     let other = pair("west", [WEST, "198.51.100.2"], &[tcp]);
-    assert_eq!(told(&choose(&config, &[one, other])).0[0], "tcp-option");
+    assert_eq!(
+        told(&choose(&config, &[one.clone(), other])).0[0],
+        "tcp-option"
+    );
+    // One that was down says nothing about any.
+    let mut down = pair("west", [WEST, "198.51.100.3"], &[ip, tcp]);
+    for measurement in &mut down.measurements {
+        (measurement.tally.passed, measurement.tally.stripped) = (0, 0);
+    }
+    let (names, problem) = told(&choose(&config, &[one, down.clone()]));
+    assert_eq!(names[0], "ip-option", "{problem}");
+    let (names, problem) = told(&choose(&config, &[down]));
+    assert_eq!(names[0], "ip-option");
+    assert!(problem.contains("it has no measurement of"), "{problem}");
 }
 
 #[test]
