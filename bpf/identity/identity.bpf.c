@@ -537,7 +537,7 @@ static __always_inline void look_at(struct task_struct *task,
 	question->space = address;
 	question->sequence = sequence_of(mm);
 	begin = bpf_ktime_get_ns();
-	if (walk(task, control, &space))
+	if (walk(task, address, control, &space))
 		return;
 	question->nanoseconds = bpf_ktime_get_ns() - begin;
 	question->key.set[0] = space.set[0];

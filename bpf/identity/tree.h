@@ -180,14 +180,14 @@ static long tree_step(__u32 step, struct ident_tree *tree)
 
 /* 0: `space` is what this process has mapped now. Else others change it for longer than
  * IDENT_WALK_NS. */
-static __noinline int walk_tree(struct task_struct *task,
+static __noinline int walk_tree(struct task_struct *task, __u64 address,
 				const struct ident_control *control,
 				struct ident_space *space)
 {
 	struct mm_struct *mm = task->mm;
 	struct ident_tree tree;
 
-	if (!mm)
+	if (!mm || (__u64)mm != address)
 		return -1;
 	/* Nothing can be read there, and so it is zeros, which the verifier does not
 	 * know: before Linux 6.7 it follows one step only, the first, and would leave out
@@ -197,8 +197,7 @@ static __noinline int walk_tree(struct task_struct *task,
 	tree.begin = bpf_ktime_get_ns();
 	tree.sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	bpf_loop(IDENT_STEPS, tree_step, &tree, 0);
-	/* Whoever has become another program meanwhile has another tree. */
-	if (!tree.whole || task->mm != mm) {
+	if (!tree.whole) {
 		count(IDENT_C_BUSY);
 		return -1;
 	}

@@ -12,8 +12,9 @@
 
 #include "identity/tree.h"
 
-/* 0: `space` is what this process has mapped now. Else somebody changes it. */
-static __noinline int walk_once(struct task_struct *task,
+/* 0: `space` is what this process has mapped now in the address space at `address`. Else
+ * somebody changes it, or the process has become another program, which has another. */
+static __noinline int walk_once(struct task_struct *task, __u64 address,
 				const struct ident_control *control,
 				struct ident_space *space)
 {
@@ -23,7 +24,7 @@ static __noinline int walk_once(struct task_struct *task,
 	struct bpf_iter_task_vma it;
 	int failed;
 
-	if (!mm)
+	if (!mm || (__u64)mm != address)
 		return -1;
 	sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	failed = bpf_iter_task_vma_new(&it, task, 0);
@@ -39,8 +40,8 @@ static __noinline int walk_once(struct task_struct *task,
 	bpf_iter_task_vma_destroy(&it);
 	if (failed)
 		return failed;
-	/* It has become another program: what was seen is that one's. */
-	if (task->mm != mm)
+	/* What was seen is that of whoever it was by then. */
+	if ((__u64)task->mm != address)
 		return -1;
 	add_executable(mm, &sum, control, space);
 	return 0;
@@ -48,6 +49,7 @@ static __noinline int walk_once(struct task_struct *task,
 
 struct ident_walk {
 	struct task_struct *task;
+	__u64 address;
 	const struct ident_control *control;
 	struct ident_space *space;
 	__u32 done;
@@ -55,18 +57,19 @@ struct ident_walk {
 
 static long try_walk(__u32 try, struct ident_walk *walk)
 {
-	if (walk_once(walk->task, walk->control, walk->space))
+	if (walk_once(walk->task, walk->address, walk->control, walk->space))
 		return 0;
 	walk->done = 1;
 	return 1;
 }
 
 /* The same, for as long as others change the mappings. */
-static __noinline int walk_again(struct task_struct *task,
+static __noinline int walk_again(struct task_struct *task, __u64 address,
 				 const struct ident_control *control,
 				 struct ident_space *space)
 {
-	struct ident_walk walk = {.task = task, .control = control, .space = space};
+	struct ident_walk walk = {
+		.task = task, .address = address, .control = control, .space = space};
 
 	bpf_loop(IDENT_TRIES, try_walk, &walk, 0);
 	if (!walk.done) {
@@ -76,13 +79,13 @@ static __noinline int walk_again(struct task_struct *task,
 	return 0;
 }
 
-static __always_inline int walk(struct task_struct *task,
+static __always_inline int walk(struct task_struct *task, __u64 address,
 				const struct ident_control *control,
 				struct ident_space *space)
 {
 	count(IDENT_C_WALKS);
-	return ident_cfg.push ? walk_tree(task, control, space)
-			      : walk_again(task, control, space);
+	return ident_cfg.push ? walk_tree(task, address, control, space)
+			      : walk_again(task, address, control, space);
 }
 
 static __always_inline __u64 cgroup_of(struct task_struct *task)
@@ -135,7 +138,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 	    known->period == period_now()) {
 		known->flags |= key->flags;
 		space = *known;
-	} else if (!walk(task, control, &space)) {
+	} else if (!walk(task, address, control, &space)) {
 		/* The sequence is of before the walk: who changes something meanwhile
 		 * makes the next one walk again. */
 		known = bpf_map_lookup_elem(&ident_spaces, &address);
