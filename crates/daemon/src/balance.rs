@@ -291,7 +291,7 @@ impl Balancer {
         let Some(real) = found.reals.iter_mut().find(|r| r.config.address == address) else {
             return Err(not_found(format!("real {address} in pool {pool}"), &there));
         };
-        let before = real.setting;
+        let (before, times) = (real.setting, (real.back, real.took_none_until));
         real.setting = Setting {
             mode: change.mode.unwrap_or(before.mode),
             weight: change.weight.unwrap_or(before.weight),
@@ -306,8 +306,10 @@ impl Balancer {
         state.is_new |= setting != before;
         if let Err(error) = self.follow(state) {
             let real = state.pools.iter_mut().flat_map(|pool| &mut pool.reals);
-            real.filter(|real| real.number == number)
-                .for_each(|real| real.setting = before);
+            for real in real.filter(|real| real.number == number) {
+                real.setting = before;
+                (real.back, real.took_none_until) = times;
+            }
             return Err(error.into());
         }
         if setting != before {

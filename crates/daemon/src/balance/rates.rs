@@ -86,13 +86,18 @@ impl Balancer {
         let now = self.counters_of_flows();
         let mut rates = self.rates();
         rates.next = Some(begin + pause(begin.elapsed()));
-        if now.len() != counters.len() || !now.iter().zip(&counters).all(is_same) {
-            rates.forget();
-            return Ok(());
+        match read {
+            Ok(read) if now.len() == counters.len() && now.iter().zip(&counters).all(is_same) => {
+                let counted = counters.into_iter().map(|(of, _)| of);
+                rates.note(begin, counted.zip(read));
+                Ok(())
+            }
+            // Those of before are none of now.
+            other => {
+                rates.forget();
+                other.map(drop)
+            }
         }
-        let counted = counters.into_iter().map(|(of, _)| of);
-        rates.note(begin, counted.zip(read?));
-        Ok(())
     }
 
     /// The counters of new flows of all virtual addresses and reals.
