@@ -28,6 +28,9 @@ const MAX_LINE: u64 = 1 << 20;
 pub const MAX_SITES: usize = 64;
 /// Pairs in a file at most: all sites to all, in two families.
 pub const MAX_PAIRS: usize = 8192;
+/// Lines of a file: each measurement that goes on with it adds one for each pair, and to read
+/// one goes through all pairs.
+pub const MAX_LINES: usize = 4 * MAX_PAIRS;
 /// Measurements of all pairs in a file at most.
 pub const MAX_MEASUREMENTS: usize = 1 << 20;
 /// Measurements of a pair at most.
@@ -333,6 +336,7 @@ impl ResultFile {
                 read.add(pair);
                 let measurements = read.pairs.iter().map(|pair| pair.measurements.len()).sum();
                 for (count, limit, what) in [
+                    (number, MAX_LINES, "lines"),
                     (sites.len(), MAX_SITES, "sites"),
                     (read.pairs.len(), MAX_PAIRS, "pairs of sites"),
                     (measurements, MAX_MEASUREMENTS, "measurements"),

@@ -170,12 +170,13 @@ impl<'k> FlowTable<'k> {
     }
 
     /// Takes the next datagram of the capture: the number of its packet, and its time since
-    /// 1970. Answers, which go back where datagrams have come from, prove nothing.
+    /// 1970. Answers, which go back where datagrams have come from, prove nothing, and have
+    /// no token.
     pub fn add_datagram(&mut self, number: u64, time: Option<Duration>, datagram: &Datagram) {
         let forth = (datagram.source, datagram.dest);
         let back = (datagram.dest, datagram.source);
         let is_known = self.datagrams.contains_key(&forth);
-        if !is_known && self.datagrams.contains_key(&back) {
+        if !is_known && self.is_answer(&back, time, datagram) {
             return;
         }
         // Each flow has an entry of the table, which is bounded.
@@ -210,6 +211,23 @@ impl<'k> FlowTable<'k> {
             isn: 0,
             is_used: false,
         });
+    }
+
+    /// Whether a datagram answers those that went `back`: it has no token, and what proved
+    /// the other end, if something has, was not too long ago.
+    fn is_answer(
+        &self,
+        back: &(Endpoint, Endpoint),
+        time: Option<Duration>,
+        datagram: &Datagram,
+    ) -> bool {
+        let Some(flow) = self.datagrams.get(back) else {
+            return false;
+        };
+        let is_over = |(_, at): (_, Duration)| {
+            time.is_some_and(|time| time.saturating_sub(at) > DATAGRAM_IDLE)
+        };
+        matches!(datagram.token, Ok(None)) && !flow.proven.is_some_and(is_over)
     }
 
     /// A segment that begins nothing.

@@ -464,17 +464,22 @@ fn chosen(
         .filter(|pair| from.as_ref() == Ok(&pair.from))
         .filter_map(|pair| Some((pair, pair.conditions?.ends?.dest)))
         .collect();
+    // Of networks in each other the smallest one is that of a site.
+    let smallest = |site: IpAddr, is_udp: bool| {
+        let around = all_networks(config).filter(|(n, udp)| *udp == is_udp && n.contains(site));
+        around.max_by_key(|(n, _)| n.bits()).map(|(n, _)| n)
+    };
+    let network_of: Vec<[Option<Prefix>; 2]> = from_here
+        .iter()
+        .map(|(_, site)| [false, true].map(|is_udp| smallest(*site, is_udp)))
+        .collect();
     let mut is_any_there = false;
     let mut oldest = Some(Timestamp::MAX);
     let mut networks = Vec::new();
     for (network, is_udp) in all_networks(config) {
-        // Of networks in each other the smallest one is that of a site.
-        let is_of = |site: IpAddr| {
-            let around = all_networks(config).filter(|(n, udp)| *udp == is_udp && n.contains(site));
-            around.max_by_key(|(n, _)| n.bits()).map(|(n, _)| n) == Some(network)
-        };
-        let sites = from_here.iter().filter(|(_, site)| is_of(*site));
-        let sites: Vec<_> = sites.map(|(pair, _)| *pair).collect();
+        let sites = from_here.iter().zip(&network_of);
+        let sites = sites.filter(|(_, of)| of[usize::from(is_udp)] == Some(network));
+        let sites: Vec<_> = sites.map(|((pair, _), _)| *pair).collect();
         is_any_there |= !sites.is_empty();
         let preferred = preferred(config, is_udp);
         let all_passed = |conduit: Conduit| {

@@ -242,6 +242,11 @@ fn a_file_has_so_many_sites_and_measurements() {
     assert_eq!(file(sites(MAX_SITES)).unwrap().sites().len(), MAX_SITES);
     let error = file(sites(MAX_SITES + 1)).unwrap_err().to_string();
     assert_eq!(error, "line 65: more than 64 sites");
+    // The head is a line, too.
+    let again = |count: usize| file(vec![line("a", "b", 1); count]);
+    assert_eq!(again(MAX_LINES - 1).unwrap().pairs.len(), 1);
+    let error = again(MAX_LINES).unwrap_err().to_string();
+    assert_eq!(error, "line 32769: more than 32768 lines");
     let full = |pair: usize| {
         let (from, to) = (format!("a{}", pair / 32), format!("b{}", pair % 32));
         line(&from, &to, MAX_ROWS)

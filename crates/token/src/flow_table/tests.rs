@@ -235,6 +235,40 @@ fn datagrams_have_a_verdict_each() {
     }
 }
 
+/// A capture that begins with an answer, or a datagram that somebody has forged to look like
+/// the first one, hides nothing of the other direction.
+#[test]
+fn no_datagram_hides_those_of_the_other_direction() {
+    for addresses in [["192.0.2.1", "192.0.2.9"], ["2001:db8::1", "2001:db8::9"]] {
+        let maker = Maker::new();
+        let [client, server] = [end(addresses[0], 5000), end(addresses[1], 53)];
+        let forth = maker.datagram(client, server);
+        let back = Datagram {
+            token: Ok(None),
+            ..maker.datagram(server, client)
+        };
+        let rows = |datagrams: &[(u64, Datagram)]| -> Vec<_> {
+            let mut table = maker.table();
+            for (seconds, datagram) in datagrams {
+                let time = TIME.unwrap() + Duration::from_secs(*seconds);
+                table.add_datagram(1, Some(time), datagram);
+            }
+            let rows = table.flows().iter();
+            rows.map(|flow| (flow.client, flow.verdict.name()))
+                .collect()
+        };
+        assert_eq!(
+            rows(&[(0, back), (1, forth)]),
+            [(server, "missing"), (client, "valid")]
+        );
+        assert_eq!(rows(&[(0, forth), (120, back)]), [(client, "valid")]);
+        assert_eq!(
+            rows(&[(0, forth), (121, back)]),
+            [(client, "valid"), (server, "missing")]
+        );
+    }
+}
+
 #[test]
 fn flows_of_datagrams_beyond_the_limit_are_counted() {
     let maker = Maker::new();
