@@ -225,17 +225,23 @@ fn verdicts(answer: &Value) -> Vec<&str> {
         .collect()
 }
 
+/// A capture of these packets of each kind and link type.
+fn of_all_kinds(packets: &[(u32, Vec<u8>)]) -> Vec<Vec<u8>> {
+    const LINKS: [u16; 4] = [1, 113, 276, 101];
+    let mut files: Vec<_> = LINKS
+        .into_iter()
+        .flat_map(|link| [false, true].map(|is_nanos| pcap(link.into(), is_nanos, packets)))
+        .collect();
+    files.extend(LINKS.map(|link| pcapng(link, packets)));
+    files
+}
+
 #[test]
 fn each_connection_of_a_capture_has_its_verdict() {
     let lab = Lab::new();
     for is_v6 in [false, true] {
         let packets = lab.packets(is_v6);
-        let mut files: Vec<_> = [1, 113, 276, 101]
-            .into_iter()
-            .flat_map(|link| [false, true].map(|is_nanos| pcap(link, is_nanos, &packets)))
-            .collect();
-        files.extend([1, 113, 276, 101].map(|link| pcapng(link, &packets)));
-        for file in files {
+        for file in of_all_kinds(&packets) {
             let file = lab.write("capture", &file);
             let done = lab.verify(&file, &["--json"]);
             assert_eq!(done.status.code(), Some(1), "{done:?}");
@@ -518,12 +524,7 @@ fn datagrams_of_a_capture_have_their_verdicts() {
         }
         packets.push((3, part));
         packets.push((3, packet(client, server, 40_000, 7, 2, &[])));
-        let mut files: Vec<_> = [1, 113, 276, 101]
-            .into_iter()
-            .flat_map(|link| [false, true].map(|is_nanos| pcap(link, is_nanos, &packets)))
-            .collect();
-        files.extend([1, 113, 276, 101].map(|link| pcapng(link, &packets)));
-        for file in files {
+        for file in of_all_kinds(&packets) {
             let file = lab.write("datagrams", &file);
             let done = lab.verify(&file, &["--json"]);
             assert_eq!(done.status.code(), Some(1), "{done:?}");

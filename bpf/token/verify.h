@@ -138,7 +138,21 @@ static long scan_option(__u32 number, struct token_scan *scan)
 	return 0;
 }
 
-/* The same in the IP header of a SYN. */
+/* Goes through all options, which begin at `begin`: at most so many. */
+static __always_inline enum token_outcome scan_options(struct token_scan *scan,
+						       struct token_packet *packet,
+						       __u32 begin, const __u32 most)
+{
+	bpf_loop(most, scan_option, scan, 0);
+	if (scan->is_bad)
+		return TOKEN_MALFORMED;
+	if (!scan->found)
+		return TOKEN_MISSING;
+	packet->token = begin + scan->found - 1;
+	return TOKEN_VALID;
+}
+
+/* TOKEN_VALID: there is one in the IP header of this SYN, at packet->token. */
 static __noinline enum token_outcome find_ip_option(struct __sk_buff *skb,
 						    struct token_packet *packet)
 {
@@ -156,13 +170,7 @@ static __noinline enum token_outcome find_ip_option(struct __sk_buff *skb,
 		return TOKEN_MISSING;
 	if (bpf_skb_load_bytes(skb, begin, scan.bytes, more + 1))
 		return TOKEN_MALFORMED;
-	bpf_loop(EXTENSION_MOST, scan_option, &scan, 0);
-	if (scan.is_bad)
-		return TOKEN_MALFORMED;
-	if (!scan.found)
-		return TOKEN_MISSING;
-	packet->token = begin + scan.found - 1;
-	return TOKEN_VALID;
+	return scan_options(&scan, packet, begin, EXTENSION_MOST);
 }
 
 /* TOKEN_VALID: there is one of so many bytes, at packet->token. */
@@ -181,13 +189,7 @@ find_option(struct __sk_buff *skb, struct token_packet *packet, __u32 wanted)
 	barrier_var(more);
 	if (more < OPTIONS_MOST && bpf_skb_load_bytes(skb, begin, scan.bytes, more + 1))
 		return TOKEN_MALFORMED;
-	bpf_loop(OPTIONS_MOST, scan_option, &scan, 0);
-	if (scan.is_bad)
-		return TOKEN_MALFORMED;
-	if (!scan.found)
-		return TOKEN_MISSING;
-	packet->token = begin + scan.found - 1;
-	return TOKEN_VALID;
+	return scan_options(&scan, packet, begin, OPTIONS_MOST);
 }
 
 /* Does an identity meet a requirement? */

@@ -287,6 +287,18 @@ impl Known {
 /// Client and server.
 type Flow = ((IpAddr, u16), (IpAddr, u16));
 
+/// The flow from this port of a client of this family.
+fn flow(v6: bool, port: u16) -> Flow {
+    let (client, server): (IpAddr, IpAddr) = match v6 {
+        false => ([192, 0, 2, 1].into(), [198, 51, 100, 9].into()),
+        true => (
+            "2001:db8::1".parse().unwrap(),
+            "2001:db8:9::9".parse().unwrap(),
+        ),
+    };
+    ((client, port), (server, PORTS.0))
+}
+
 /// What the kernel is to say, by the reference.
 struct Expected<'k> {
     verifier: Verifier<'k>,

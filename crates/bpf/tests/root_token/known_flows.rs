@@ -19,18 +19,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The flow from this port of a client of this family.
-fn flow(v6: bool, port: u16) -> Flow {
-    let (client, server): (IpAddr, IpAddr) = match v6 {
-        false => ([192, 0, 2, 1].into(), [198, 51, 100, 9].into()),
-        true => (
-            "2001:db8::1".parse().unwrap(),
-            "2001:db8:9::9".parse().unwrap(),
-        ),
-    };
-    ((client, port), (server, PORTS.0))
-}
-
 impl Known {
     fn syn_of(&self, (source, dest): Flow, isn: u32) -> Vec<u8> {
         self.frame(source, dest, isn, epoch(), &[], 0)

@@ -23,17 +23,6 @@ struct Parts<'p> {
     payload: &'p [u8],
 }
 
-fn flow(v6: bool, port: u16) -> Flow {
-    let (client, server): (IpAddr, IpAddr) = match v6 {
-        false => ([192, 0, 2, 1].into(), [198, 51, 100, 9].into()),
-        true => (
-            "2001:db8::1".parse().unwrap(),
-            "2001:db8:9::9".parse().unwrap(),
-        ),
-    };
-    ((client, port), (server, PORTS.0))
-}
-
 /// Time stamps, as Linux has them.
 const STAMPS: [u8; 12] = [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
 
