@@ -604,6 +604,24 @@ mod tests {
         assert!(Dates::new(Some("%Q")).is_err());
     }
 
+    /// Fail2ban takes their bracket for a group, and fails at each line ("no such group").
+    #[test]
+    fn patterns_whose_groups_stand_in_a_class_are_refused() {
+        for pattern in ["[(]at[)]", "[({DAT]*", "[{EPOCH}]", "^[{LEPOCH}]"] {
+            let error = Dates::new(Some(pattern)).err().expect(pattern);
+            assert!(error.to_string().contains("no group"), "{error}");
+        }
+        for pattern in [
+            "at",
+            "[(]%Y-%m-%d[)]",
+            "x[(](at)",
+            "<{EPOCH}>",
+            "[x]{EPOCH}",
+        ] {
+            assert!(Dates::new(Some(pattern)).is_ok(), "{pattern}");
+        }
+    }
+
     /// What is read without an expression is what the expression finds.
     #[test]
     fn stamps_are_read_as_by_their_expressions() {

@@ -184,6 +184,17 @@ impl Template {
         remove_stars(&mut text);
         let mut regex = Regex::new(&(flags + &text), false)?;
         regex.forget_tree();
+        // A bracket in a character class looks like a group; Fail2ban fails at each line then.
+        let last_asked = match kind {
+            Kind::Epoch { group, .. } => group,
+            Kind::Fields(_) | Kind::Tai64n => 1,
+        };
+        if regex.groups() <= last_asked {
+            return Err(RegexError {
+                at: 0,
+                message: "no group holds the date: none begins with '(' outside of [...]".into(),
+            });
+        }
         let kind = match kind {
             Kind::Fields(_) => Kind::Fields(
                 (regex.names().iter())
