@@ -12,7 +12,7 @@ demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light curl pyt
 # What records it for the README.
 recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.
-bench="iproute2 iptables nftables ipset pen haproxy apache2-utils nginx-light libnginx-mod-stream"
+bench="iproute2 iptables nftables ipset pen haproxy apache2-utils ethtool nginx-light libnginx-mod-stream"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.

@@ -58,13 +58,18 @@ const PAGES: [Page; 2] = [
     },
 ];
 
+/// What carries pages while this lives, and how long it has run on a processor; `None`: nothing
+/// stands between.
+type Carrier<'a> = Option<Box<dyn Fn() -> anyhow::Result<Duration> + 'a>>;
+
 /// One way from the client to the page.
 struct Way<'a> {
     name: &'static str,
     /// Address and port that the client asks.
     at: String,
-    /// What of a processor the balancer has used; `None`: there is none.
-    used: Option<Box<dyn Fn() -> anyhow::Result<Duration> + 'a>>,
+    /// Has it carried: what does not run takes nothing from the others (Pen's AF_PACKET socket
+    /// gets a copy of every frame).
+    begin: Box<dyn Fn() -> anyhow::Result<Carrier<'a>> + 'a>,
 }
 
 /// Adds the rows whose names hold `only`.
@@ -84,36 +89,40 @@ pub fn rows(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()
     let _times = ProgramTimes::begin()?;
     let weir = segment.weir()?;
     let program = weir.path.program(Hook::Tcx)?;
+    let of_child = |child: Child| -> Carrier<'_> {
+        Some(Box::new(move || {
+            proxy::on_processor(&format!("/proc/{0}/task/{0}", child.pid()))
+        }))
+    };
     let mut ways = vec![
         Way {
             name: WAYS[0],
             at: format!("{REAL}:{PORT}"),
-            used: None,
+            begin: Box::new(|| Ok(None)),
         },
         Way {
             name: WAYS[1],
             at: format!("{VIP}:{PORT}"),
-            used: Some(Box::new(move || run_time(program))),
+            begin: Box::new(|| Ok(Some(Box::new(move || run_time(program))))),
+        },
+        Way {
+            name: WAYS[2],
+            at: format!("{VIP_OF_PEN}:{PORT}"),
+            begin: Box::new(|| Ok(of_child(segment.pen()?))),
+        },
+        Way {
+            name: WAYS[3],
+            at: format!("{BALANCER}:{PROXIED}"),
+            begin: Box::new(|| Ok(of_child(segment.haproxy()?))),
         },
     ];
-    let (pen, haproxy) = (segment.pen(), segment.haproxy());
-    for (name, at, child) in [
-        (WAYS[2], format!("{VIP_OF_PEN}:{PORT}"), &pen),
-        (WAYS[3], format!("{BALANCER}:{PROXIED}"), &haproxy),
-    ] {
-        match child {
-            Ok(child) => {
-                let task = format!("/proc/{0}/task/{0}", child.pid());
-                let used = move || proxy::on_processor(&task);
-                ways.push(Way {
-                    name,
-                    at,
-                    used: Some(Box::new(used)),
-                });
-            }
-            Err(why) => eprintln!("{name}: left out: {why:#}"),
+    ways.retain(|way| match (way.begin)() {
+        Ok(_) => true,
+        Err(why) => {
+            eprintln!("web {}: left out: {why:#}", way.name);
+            false
         }
-    }
+    });
     for page in pages {
         let mut rates = vec![Vec::new(); ways.len()];
         let mut shares = rates.clone();
@@ -121,19 +130,22 @@ pub fn rows(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()
             for turn in 0..ways.len() {
                 let which = (turn + round) % ways.len();
                 let way = &ways[which];
-                let used = || way.used.as_ref().map_or(Ok(Duration::ZERO), |used| used());
+                let carrier = (way.begin)().with_context(|| name(page, way.name))?;
+                let used = || carrier.as_ref().map(|used| used()).transpose();
                 let before = used()?;
                 let fetched = segment.fetch(&way.at, page);
                 let fetched = fetched.with_context(|| name(page, way.name))?;
-                let used = (used()? - before).as_secs_f64();
                 rates[which].push(fetched.rate);
-                shares[which].push(100.0 * used / fetched.seconds);
+                if let (Some(before), Some(after)) = (before, used()?) {
+                    let used = (after - before).as_secs_f64();
+                    shares[which].push(100.0 * used / fetched.seconds);
+                }
             }
         }
         let limit = (name(page, ways[0].name), rates[0].clone());
         for ((way, rates), shares) in ways.iter().zip(&rates).zip(&shares) {
             let name = name(page, way.name);
-            if way.used.is_none() {
+            if shares.is_empty() {
                 report.add(&name, "pages/s", rates);
                 continue;
             }
@@ -177,12 +189,14 @@ impl Segment {
             anyhow::Ok((namespace, veth))
         };
         let (client, of_client) = join("client", "10.9.3.1/24")?;
+        // What Pen takes from AF_PACKET and sends on has no checksum that is left to the card.
+        client.run("ethtool", &["-K", "eth0", "tx", "off"])?;
         let (balancer, of_balancer) = join("balancer", &format!("{BALANCER}/24"))?;
         let (real, of_real) = join("real", &format!("{REAL}/24"))?;
         // As `weir real-side` sets it up: the real has the addresses, and tells nobody.
         for key in ["arp_ignore", "arp_announce"] {
             let value = if key == "arp_ignore" { "1" } else { "2" };
-            real.sysctl(&format!("net.ipv4.conf.all.{key}"), value)?;
+            real.sysctl(&format!("ipv4.conf.all.{key}"), value)?;
         }
         real.ip(&[VIP, VIP_OF_PEN].map(|vip| format!("addr add {vip}/32 dev lo")))?;
         balancer.ip(&[format!("addr add {VIP}/32 dev eth0")])?;
