@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define IDENT_ABI 8
+#define IDENT_ABI 9
 
 #define IDENT_RULES	 1024
 #define IDENT_RULE_WORDS 16
@@ -48,8 +48,9 @@
 /* A walk over the mappings that meets a writer is tried again so often. */
 #define IDENT_TRIES 256
 /* Places in the kernel's tree of mappings that one walk of level push looks at, at most:
- * 65,536 mappings, which is what a process may have, are about half of that. */
-#define IDENT_STEPS 262144
+ * of 65,530 mappings, which is what a process may have unless vm.max_map_count is raised,
+ * at most about half of that, for each leaf is reached from the root again. */
+#define IDENT_STEPS 1048576
 /* Such a walk that meets changes is begun again for so long, in nanoseconds. */
 #define IDENT_WALK_NS 1000000
 
@@ -341,6 +342,7 @@ enum ident_count {
 	IDENT_C_FLOWS,	  /* flows of datagrams that were refused, and noted as such */
 	IDENT_C_OVERFLOW, /* new flows from outside beyond IDENT_NEW_FLOWS of their socket
 			   */
+	IDENT_C_LARGE,	  /* walks that ended at IDENT_STEPS */
 	IDENT_C_MAX,
 };
 

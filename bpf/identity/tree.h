@@ -179,13 +179,14 @@ static long tree_step(__u32 step, struct ident_tree *tree)
 }
 
 /* 0: `space` is what this process has mapped now. Else others change it for longer than
- * IDENT_WALK_NS. */
+ * IDENT_WALK_NS, or it has more mappings than IDENT_STEPS can be of. */
 static __noinline int walk_tree(struct task_struct *task, __u64 address,
 				const struct ident_control *control,
 				struct ident_space *space)
 {
 	struct mm_struct *mm = task->mm;
 	struct ident_tree tree;
+	long steps;
 
 	if (!mm || (__u64)mm != address)
 		return -1;
@@ -196,9 +197,10 @@ static __noinline int walk_tree(struct task_struct *task, __u64 address,
 	tree.mm = mm;
 	tree.begin = bpf_ktime_get_ns();
 	tree.sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
-	bpf_loop(IDENT_STEPS, tree_step, &tree, 0);
+	steps = bpf_loop(IDENT_STEPS, tree_step, &tree, 0);
 	if (!tree.whole) {
-		count(IDENT_C_BUSY);
+		/* Whoever begins again stops earlier, by the clock. */
+		count(steps == IDENT_STEPS ? IDENT_C_LARGE : IDENT_C_BUSY);
 		return -1;
 	}
 	add_executable(mm, &tree.sum, control, space);

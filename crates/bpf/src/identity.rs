@@ -167,6 +167,8 @@ pub struct IdentityCounts {
     pub walks: u64,
     /// Walks that never found the mappings unlocked.
     pub busy: u64,
+    /// Walks of level push over more mappings than one is to look at.
+    pub large: u64,
     /// Sends by another program, or with other mappings, than the one before.
     pub changed: u64,
     /// Decisions by the rules.
@@ -682,6 +684,7 @@ impl Identity {
         Ok(IdentityCounts {
             walks: read(abi::IDENT_C_WALKS)?,
             busy: read(abi::IDENT_C_BUSY)?,
+            large: read(abi::IDENT_C_LARGE)?,
             changed: read(abi::IDENT_C_CHANGED)?,
             judged: read(abi::IDENT_C_JUDGED)?,
             dropped_out: read(abi::IDENT_C_OUT)?,

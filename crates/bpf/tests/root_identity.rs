@@ -691,6 +691,11 @@ for line in sys.stdin:
     word = line.split()
     if word[0] == 'many':
         for n in range(int(word[1])): map_one(1 + n % 2 * 2)
+    elif word[0] == 'apart':
+        for n in range(int(word[1])):
+            found = libc.mmap(None, 8192, 3, 0x22, -1, 0)
+            assert found not in (None, ctypes.c_void_p(-1).value), n
+            assert libc.munmap(found + 4096, 4096) == 0, n
     elif word[0] == 'map': lib = map_one(5, exe)
     elif word[0] == 'unmap': libc.munmap(lib, 4096)
     elif word[0] == 'busy': threading.Thread(target=busy, daemon=True).start()
@@ -732,6 +737,22 @@ fn knows_many_mappings(group: &TestCgroup) {
         assert_eq!(now.key, first.key, "{count} mappings");
         assert_ne!(now.sequence, other.sequence, "{count} mappings");
     }
+    // With gaps between them: as many as there may be, or nearly.
+    let mut program = Many::new(group);
+    program.tell("many 1");
+    let first = program.look().unwrap();
+    for (more, count) in [(30_000, 30_000), (10_000, 40_000), (20_000, 60_000)] {
+        program.tell(&format!("apart {more}"));
+        let now = program
+            .look()
+            .unwrap_or_else(|| panic!("{count} with gaps"));
+        assert_eq!(now.key, first.key, "{count} with gaps");
+        println!("{count} with gaps: {} us", now.walk_ns / 1000);
+        program.tell("map");
+        let other = program.look().unwrap();
+        assert_ne!(other.key.set, first.key.set, "{count} with gaps");
+        program.tell("unmap");
+    }
     // While a thread changes others, a thousand times a second.
     let mut program = Many::new(group);
     program.tell("many 1");
@@ -753,6 +774,50 @@ fn knows_many_mappings(group: &TestCgroup) {
         }
     };
     assert_ne!(other.key.set, first.key.set);
+}
+
+/// How many mappings a process may have, put back when it is dropped.
+struct MaxMappings(String);
+
+impl MaxMappings {
+    const AT: &str = "/proc/sys/vm/max_map_count";
+
+    fn raise(count: u32) -> Self {
+        let before = fs::read_to_string(Self::AT).unwrap();
+        if before.trim().parse::<u32>().unwrap() < count {
+            fs::write(Self::AT, count.to_string()).unwrap();
+        }
+        Self(before)
+    }
+}
+
+impl Drop for MaxMappings {
+    fn drop(&mut self) {
+        fs::write(Self::AT, &self.0).unwrap();
+    }
+}
+
+/// At level push one walk looks at no more than so many mappings: whoever has more is unknown,
+/// and that is counted by its own reason.
+#[test]
+fn root_at_level_push_a_program_of_too_many_mappings_is_unknown_and_counted() {
+    let Some(group) = TestCgroup::new_at(Some(Level::Push), "large", &policy(Vec::new()), &[])
+    else {
+        return;
+    };
+    let _raised = MaxMappings::raise(400_000);
+    let mut program = Many::new(&group);
+    program.tell("apart 140000");
+    let known = program.look().unwrap();
+    let counts = || {
+        let counts = group.identity.counts().unwrap();
+        (counts.large, counts.busy)
+    };
+    println!("140,000 with gaps: {} us", known.walk_ns / 1000);
+    assert_eq!(counts(), (0, 0));
+    program.tell("apart 200000");
+    assert_eq!(program.look(), None);
+    assert_eq!(counts(), (1, 0));
 }
 
 /// A process that runs [`MANY`], killed when it is dropped.

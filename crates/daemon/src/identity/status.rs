@@ -115,13 +115,16 @@ const IN_ONE_UNLOCK: &str = "with preempt=full, a change of mappings that is mad
 
 const NEVER_STILL: &str = "who a program is whose threads change its mappings all the time, with less than a walk between, 10 µs for a small program and 10 ms for one of 50,000 mappings: unknown decides (level fentry has such a program wait)";
 
+const TOO_MANY: &str = "who a program is that has more mappings than one walk looks at, which may be from about 140,000 on (vm.max_map_count allows 65,530 where nobody has raised it): unknown decides";
+const EXCHANGED: &str = "before Linux 6.7, for up to three seconds, that a program has exchanged its executable file by prctl (PR_SET_MM, which takes CAP_SYS_RESOURCE, CAP_CHECKPOINT_RESTORE or a user namespace of its own): that takes no lock";
+
 /// What a level does not see beside that.
 fn misses_of(identity: &Identity) -> &'static [&'static str] {
     match (identity.level(), identity.is_by_function()) {
         (Level::Tracepoint, _) => &[],
         (Level::Fentry, _) => &[IN_ONE_SEND],
-        (Level::Push, false) => &[NEVER_STILL],
-        (Level::Push, true) => &[IN_ONE_SEND, IN_ONE_UNLOCK, NEVER_STILL],
+        (Level::Push, false) => &[NEVER_STILL, TOO_MANY, EXCHANGED],
+        (Level::Push, true) => &[IN_ONE_SEND, IN_ONE_UNLOCK, NEVER_STILL, TOO_MANY, EXCHANGED],
     }
 }
 

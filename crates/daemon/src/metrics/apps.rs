@@ -72,7 +72,7 @@ impl AppMetrics {
             ),
             walks: registry.totals(
                 "weir_app_walks_total",
-                "Walks over the mappings of a process: done, or busy where others changed them all the time.",
+                "Walks over the mappings of a process: done, busy where others changed them all the time, or large where level push met more than it looks at.",
                 &["result"],
             ),
             unknown: registry.totals(
@@ -161,9 +161,10 @@ impl AppMetrics {
         samples.total(
             self.walks,
             ["done"],
-            counts.walks.saturating_sub(counts.busy),
+            counts.walks.saturating_sub(counts.busy + counts.large),
         );
         samples.total(self.walks, ["busy"], counts.busy);
+        samples.total(self.walks, ["large"], counts.large);
         samples.total(self.unknown, [], counts.unknown);
         samples.total(self.lost, [], counts.lost);
         samples.total(self.untold, [], counts.untold);
