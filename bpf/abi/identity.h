@@ -125,18 +125,7 @@ struct ident_control {
 	__u64 cgroup;	 /* the id of the control group in which this holds */
 	__u32 level;	 /* its depth; 0: the root */
 	__u32 epoch; /* counts up with each change; its lowest bit says which policy */
-	__u32 hooks; /* ident_hooks: the level of which the pinned programs are */
-	__u32 pad;
 	struct ident_policy policies[2];
-};
-
-/* Where it is seen who sends, and what moves when mappings change. */
-enum ident_hooks {
-	IDENT_H_NONE,
-	IDENT_H_TRACEPOINT,
-	IDENT_H_FENTRY,
-	IDENT_H_PUSH_TRACEPOINT,
-	IDENT_H_PUSH_FENTRY,
 };
 
 /* A program as it runs: all objects that it has mapped executable. */
@@ -348,7 +337,7 @@ enum ident_count {
 
 _Static_assert(sizeof(struct ident_rule) == 56, "abi");
 _Static_assert(sizeof(struct ident_policy) == 144, "abi");
-_Static_assert(sizeof(struct ident_control) == 344, "abi");
+_Static_assert(sizeof(struct ident_control) == 336, "abi");
 _Static_assert(sizeof(struct ident_key) == 40, "abi");
 _Static_assert(sizeof(struct ident_program) == 272, "abi");
 _Static_assert(sizeof(struct ident_executable) == 520, "abi");

@@ -737,7 +737,7 @@ impl Identity {
 const _: () = {
     assert!(size_of::<ident_rule>() == 56);
     assert!(size_of::<ident_program>() == 272);
-    assert!(size_of::<ident_control>() == 344);
+    assert!(size_of::<ident_control>() == 336);
     assert!(size_of::<ident_executable>() == 520);
 };
 

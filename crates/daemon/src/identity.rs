@@ -45,7 +45,7 @@ use std::{
 };
 
 use weir_bpf::{
-    identity::{self as kernel, CgroupAt, Identity, IdentityEvent, IdentityEventKind},
+    identity::{self as kernel, CgroupAt, Identity, IdentityEvent, IdentityEventKind, Loaded},
     lease,
 };
 use weir_core::{Prefix, geo::GeoTable};
@@ -351,8 +351,19 @@ impl Apps {
                 }
             }
             _ => {
-                let fresh = self.start(config, cgroup, observe, policy, made_of)?;
-                *state = Some(fresh);
+                lease::ignore_signals();
+                let begun = Instant::now();
+                let loaded = Identity::load_at(
+                    &self.place.root,
+                    &self.place.instance,
+                    &cgroup,
+                    wanted(config),
+                )?;
+                let fresh = self.start(config, cgroup, observe, (policy, made_of), loaded, begun);
+                if let (Err(_), Some(before)) = (&fresh, &mut *state) {
+                    before.is_torn = true;
+                }
+                *state = Some(fresh?);
                 // Whom it was about is asked about anew.
                 self.alerts.clear(ABOUT_REFUSED);
             }
@@ -467,23 +478,16 @@ impl Apps {
         );
     }
 
-    /// Loads and fills first, attaches last.
+    /// Fills first what is loaded, and attaches last.
     fn start(
         &self,
         config: &AppConfig,
         cgroup: CgroupAt,
         observe: bool,
-        policy: Policy,
-        made_of: MadeOf,
+        (policy, made_of): (Policy, MadeOf),
+        (identity, loaded): (Identity, Loaded),
+        begun: Instant,
     ) -> Result<State, AppError> {
-        lease::ignore_signals();
-        let begun = Instant::now();
-        let (identity, loaded) = Identity::load_at(
-            &self.place.root,
-            &self.place.instance,
-            &cgroup,
-            wanted(config),
-        )?;
         let identity = Arc::new(identity);
         let programs = Programs::over(&identity);
         let mut state = State {
@@ -491,6 +495,7 @@ impl Apps {
             config: config.clone(),
             cgroup,
             observe,
+            is_torn: false,
             learns: self.learning.is_on(),
             policy: policy.clone(),
             made_of: made_of.clone(),

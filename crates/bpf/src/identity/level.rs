@@ -6,7 +6,7 @@ use std::{ffi::CString, io};
 
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::{abi, probe};
+use crate::probe;
 
 /// How exact identity is; docs/guide/app.md draws them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +40,6 @@ pub(super) struct Hooks {
     pub(super) level: Level,
     /// At the beginning of functions, not at tracepoints.
     pub(super) by_function: bool,
-}
-
-impl Hooks {
-    /// As the pinned tables have it.
-    pub(super) fn raw(self) -> u32 {
-        match (self.level, self.by_function) {
-            (Level::Tracepoint, _) => abi::IDENT_H_TRACEPOINT,
-            (Level::Fentry, _) => abi::IDENT_H_FENTRY,
-            (Level::Push, false) => abi::IDENT_H_PUSH_TRACEPOINT,
-            (Level::Push, true) => abi::IDENT_H_PUSH_FENTRY,
-        }
-    }
 }
 
 /// What all levels need.

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     abi,
     error::{Context, Error, Result},
-    object, pins,
+    fault, object, pins,
     skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel, types::ident_ended},
 };
 
@@ -119,7 +119,7 @@ pub struct Loaded {
     judging: Vec<Program>,
     cgroup: CgroupAt,
     dir: PathBuf,
-    hooks: Hooks,
+    level: Level,
     is_fresh: bool,
 }
 
@@ -131,11 +131,12 @@ fn is_pinned(map: &std::ffi::OsStr, level: Level) -> bool {
 /// The table that level push alone has.
 const CHANGES: &str = "ident_changes";
 
-/// The level of which the pinned programs are.
-fn hooks_of(dir: &Path) -> Result<u32> {
-    let what = || "read at which level an earlier daemon was".to_owned();
-    let map = MapHandle::from_pinned_path(dir.join("ident_control")).context(what)?;
-    Ok(super::control_of(&map)?.hooks)
+/// Whether changes of mappings are noted in the table that level push has: a daemon that
+/// died while it went to another level, or came from one, has left some of that.
+fn is_counted(dir: &Path) -> bool {
+    [CHANGES, "link-unlock", "link-lower"]
+        .iter()
+        .all(|pin| dir.join(pin).exists())
 }
 
 /// Below an instance's pins.
@@ -201,8 +202,8 @@ impl Identity {
             .context(what)?;
         // All or none: a daemon that died while it pinned has left some.
         let is_fresh = !dir.join("whole").exists();
-        // What another level has counted, or nobody since, says nothing here.
-        let is_counted = !is_fresh && hooks_of(dir)? == hooks.raw();
+        // What nobody has counted since says nothing here.
+        let is_counted = !is_fresh && is_counted(dir);
         for mut map in open.open_object_mut().maps_mut() {
             if map.name() == CHANGES && hooks.level != Level::Push {
                 map.set_autocreate(false).context(what)?;
@@ -351,7 +352,6 @@ impl Identity {
             let mut control = identity.control()?;
             control.cgroup = cgroup.id;
             control.level = cgroup.level;
-            control.hooks = hooks.raw();
             for word in &mut control.secret {
                 let mut bytes = [0; 8];
                 let flags = rustix::rand::GetRandomFlags::empty();
@@ -376,7 +376,7 @@ impl Identity {
             judging,
             cgroup: cgroup.clone(),
             dir: dir.to_owned(),
-            hooks,
+            level,
             is_fresh,
         };
         // Before anybody is looked at: of who has been none may go unnoticed.
@@ -393,7 +393,9 @@ impl Loaded {
 
     /// Attaches what makes records of sockets; nothing is refused yet.
     pub fn attach_noting(&self) -> Result<()> {
-        self.attach(&self.noting)
+        self.attach(&self.noting)?;
+        fault::point("app-noting");
+        Ok(())
     }
 
     /// Attaches what judges, in place of what a weir whose tables had another form has left:
@@ -402,20 +404,20 @@ impl Loaded {
     /// # Errors
     /// The kernel refuses a program, or a pin cannot be removed.
     pub fn attach_judging(&self) -> Result<()> {
+        fault::refuse(&format!("app-judging-{}", self.level.name()))
+            .context(|| "attach what judges by the rules of [app]".to_owned())?;
         self.attach(&self.judging)?;
         self.end_other_hooks()?;
+        fault::point("app-ended-all");
         let instance = self.dir.parent().unwrap_or(&self.dir);
         let mut others = forms(instance).filter(|dir| *dir != self.dir);
         others.try_for_each(|dir| detach_form(&dir))
     }
 
-    /// Takes away what a daemon at another level has attached beside what is attached now.
+    /// Takes away what a daemon at another level has attached beside what is attached now, or
+    /// one that wanted to be at another level, and failed.
     fn end_other_hooks(&self) -> Result<()> {
         let what = || "take away the programs of another level".to_owned();
-        // Where all pins were taken away there is nothing of others either.
-        if !self.dir.join("ident_control").exists() || hooks_of(&self.dir)? == self.hooks.raw() {
-            return Ok(());
-        }
         let names: Vec<_> = self.all().map(|program| program.name).collect();
         for pin in fs::read_dir(&self.dir).context(what)?.flatten() {
             let pin = pin.path();
@@ -426,15 +428,16 @@ impl Loaded {
                     object::end_link(&link);
                 }
                 fs::remove_file(&pin).context(what)?;
+                fault::point(&format!("app-ended-{}", link.unwrap_or_default()));
             }
         }
-        if self.hooks.level != Level::Push {
-            let _ = fs::remove_file(self.dir.join(CHANGES));
+        match self.level {
+            Level::Push => Ok(()),
+            _ => match fs::remove_file(self.dir.join(CHANGES)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).context(what),
+                _ => Ok(()),
+            },
         }
-        let map = MapHandle::from_pinned_path(self.dir.join("ident_control")).context(what)?;
-        let mut control = super::control_of(&map)?;
-        control.hooks = self.hooks.raw();
-        super::put_control(&map, &control)
     }
 
     fn all(&self) -> impl Iterator<Item = &Program> {

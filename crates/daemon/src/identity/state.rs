@@ -54,6 +54,9 @@ pub(super) struct State {
     pub(super) config: AppConfig,
     pub(super) cgroup: CgroupAt,
     pub(super) observe: bool,
+    /// A change to another level, or to another control group, has failed after its first
+    /// step: some of its programs are attached.
+    pub(super) is_torn: bool,
     /// What programs do is recorded.
     pub(super) learns: bool,
     pub(super) policy: Policy,
@@ -199,9 +202,9 @@ pub(super) fn asks_package(policy: &Policy) -> bool {
 }
 
 impl State {
-    /// Do the programs hold for this control group, at this level?
+    /// Do the programs hold for this control group, at this level, and no others?
     pub(super) fn is_at(&self, cgroup: &CgroupAt, level: kernel::Level) -> bool {
-        self.cgroup == *cgroup && self.identity.level() == level
+        !self.is_torn && self.cgroup == *cgroup && self.identity.level() == level
     }
 
     /// Puts a policy of another configuration into force. Where it tells programs apart by
