@@ -140,8 +140,8 @@ pub struct ExecutableBits {
     pub may: RuleBits,
 }
 
-/// A process at one moment. Two answers with the same sequence and address space are of
-/// the same mappings, with nothing else between them.
+/// A process at one moment. Two answers with the same sequence, if it is even, and address space
+/// are of the same mappings, with nothing else between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// The program that it runs.

@@ -178,6 +178,14 @@ pub(super) fn policy_of(policy: &Policy, observe: bool, learns: bool) -> kernel:
     }
 }
 
+/// Are these two looks at one program, whose mappings nobody has changed between them? An odd
+/// sequence is that of changes that go on, and the next ones have the same: it is like no
+/// other.
+fn stood_still(before: &kernel::Seen, after: &kernel::Seen) -> bool {
+    before.sequence & 1 == 0
+        && (after.key, after.space, after.sequence) == (before.key, before.space, before.sequence)
+}
+
 fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
     policy.met_by(&read.program).iter().collect()
 }
@@ -426,14 +434,10 @@ impl State {
                 return Ok(None);
             };
             let after = self.identity.look_at(pid)?;
-            let is_same = |after: &kernel::Seen| {
-                (after.key, after.space, after.sequence)
-                    == (before.key, before.space, before.sequence)
-            };
             // A process that is ending, or becomes another program, has files that cannot
             // be read for a moment.
             let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
-            if after.as_ref().is_some_and(is_same) && (!is_torn || last) {
+            if after.is_some_and(|after| stood_still(&before, &after)) && (!is_torn || last) {
                 return Ok(Some((before, read)));
             }
         }
@@ -524,6 +528,33 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_looks_while_mappings_are_changed_are_not_of_one_program() {
+        let seen = |space, sequence| kernel::Seen {
+            key: kernel::Key {
+                set: [1, 2],
+                cgroup: 0,
+                uid: 0,
+                space: 0,
+                anonymous: false,
+                altered: false,
+            },
+            executable: None,
+            space,
+            sequence,
+            uid: 0,
+            cgroup: 0,
+            walk_ns: 0,
+        };
+        assert!(stood_still(&seen(1, 4), &seen(1, 4)));
+        assert!(!stood_still(&seen(1, 5), &seen(1, 5)), "changes go on");
+        assert!(!stood_still(&seen(1, 4), &seen(1, 6)));
+        assert!(!stood_still(&seen(1, 4), &seen(2, 4)));
+        let mut other = seen(1, 4);
+        other.key.set[0] = 3;
+        assert!(!stood_still(&seen(1, 4), &other));
+    }
 
     #[test]
     fn what_is_refused_again_and_again_is_tried_less_and_less_often() {
