@@ -251,6 +251,57 @@ fn root_what_maps_a_vulnerable_library_is_cut_off_within_a_second_and_others_go_
     }
 }
 
+/// The kernel refuses to go through the connections of TCP: those of UDP are closed all the
+/// same, in other network namespaces too, an alert says so, and the others are closed as soon
+/// as it does no more.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_what_cannot_be_closed_does_not_spare_the_others() {
+    let allow = rules(&[("first", "allow", PYTHON)]);
+    let refused = |host: &mut TestHost| {
+        let file = format!("WEIR_FAULT_REFUSE={}", host.host.path("refused").display());
+        host.host.under = vec!["env".into(), file];
+    };
+    let Some(host) = TestHost::with("spared", &allow, refused) else {
+        return;
+    };
+    let other = host.net.namespace("other").unwrap();
+    other.run("ip", &["link", "set", "lo", "up"]).unwrap();
+    let (_server, _lines) = serve(&host);
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", SERVER]).stdout(Stdio::null());
+    let _other_server = other.spawn(command).unwrap();
+    let begin = |kind: &str| -> Vec<_> {
+        let spaces = [&host.space, &other].into_iter();
+        let all = spaces.flat_map(|space| ["127.0.0.1", "::1"].map(|addr| (space, addr)));
+        all.map(|(space, addr)| {
+            let mut client = host.begin_in(space, &[PYTHON, "-c", CLIENT, kind, addr, "7007"]);
+            assert_eq!(client.line(), "answer b'before\\n'", "{kind} {addr}");
+            client
+        })
+        .collect()
+    };
+    let (mut tcp, mut udp) = (begin("tcp"), begin("udp"));
+    host.host.write("refused", "app-cut-tcp\n");
+    reload(&host, &rules(&[("first", "drop", PYTHON)]));
+    for client in &mut udp {
+        assert_eq!(client.line(), "ConnectionAbortedError");
+    }
+    soon("an alert", || {
+        host.host.alerts().contains("app:cut").then_some(())
+    });
+    assert_eq!(cut_so_far(&host), 4);
+    host.host.write("refused", "");
+    reload(&host, &rules(&[("first", "reject", PYTHON)]));
+    for client in &mut tcp {
+        assert_eq!(client.line(), "ConnectionAbortedError");
+    }
+    soon("the alert to go", || {
+        (!host.host.alerts().contains("app:cut")).then_some(())
+    });
+    assert_eq!(cut_so_far(&host), 8);
+}
+
 /// What is only observed is not ended, and neither is a server that listens.
 #[test]
 fn root_nothing_is_closed_where_weir_only_observes() {

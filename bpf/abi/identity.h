@@ -237,7 +237,7 @@ struct ident_flow {
 	__u16 rule;
 	__u8 verdict;
 	__u8 direction;
-	__u32 pad;
+	__u32 told; /* the epoch in which it was said that its socket is ended */
 };
 
 /* Network `networks` of a rule; IPv4 as ::ffff:a.b.c.d. */
@@ -303,9 +303,11 @@ struct ident_ended {
 	__be16 own_port;
 	__be16 peer_port;
 	__u32 interface; /* that the socket is bound to */
+	__u32 found;	 /* verdict | rule << 8, by which it is denied */
 	__u8 family;
 	__u8 protocol;
-	__u8 pad[6];
+	__u8 what; /* ident_count: as what it is counted once it has been ended */
+	__u8 pad;
 };
 
 struct ident_hits {

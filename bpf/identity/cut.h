@@ -35,17 +35,20 @@ static __always_inline void peer_of(struct sock_common *sk, struct ident_case *a
 	about->has_port = 1;
 }
 
-/* Has user space end it, by what sock_diag(7) knows a socket by. */
+/* Has user space end it, by what sock_diag(7) knows a socket by. It is counted when that
+ * is done (weir_app_ended). */
 static __noinline int tell_ended(struct sock_common *sk, struct seq_file *out,
-				 __u8 protocol)
+				 __u8 protocol, __u32 found, enum ident_count what)
 {
 	struct ident_ended ended = {
 		.cookie = bpf_get_socket_cookie(sk),
 		.own_port = bpf_htons(sk->skc_num),
 		.peer_port = sk->skc_dport,
 		.interface = sk->skc_bound_dev_if,
+		.found = found,
 		.family = sk->skc_family,
 		.protocol = protocol,
+		.what = what,
 	};
 
 	if (sk->skc_family == AF_INET) {
@@ -65,7 +68,9 @@ static __always_inline void end_connection(struct sock_common *sk, struct seq_fi
 					   const struct ident_control *control,
 					   __u32 found, enum ident_count what)
 {
-	if (ident_cfg.diag ? !tell_ended(sk, out, protocol) : !bpf_sock_destroy(sk))
+	if (ident_cfg.diag)
+		tell_ended(sk, out, protocol, found, what);
+	else if (!bpf_sock_destroy(sk))
 		deny(control, found, what);
 }
 
@@ -103,20 +108,36 @@ static __always_inline int cut_tcp(struct sock_common *sk, struct seq_file *out)
 		socket->verdict = found & 0xff;
 		socket->rule = found >> 8;
 	}
-	if (!is_denied(found & 0xff))
+	if (!is_denied(found & 0xff)) {
+		socket->is_cut = IDENT_CUT_NOT;
 		return 0;
+	}
 	if (is_new) {
 		if ((found & 0xff) == IDENT_REJECT)
 			end_connection(sk, out, IPPROTO_TCP, control, found,
 				       IDENT_C_REFUSED);
 		return 0;
 	}
-	if (is_judged)
+	/* Once: user space may not have ended it when it was told. */
+	if (is_judged && !socket->is_cut)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
 	socket->is_cut = ident_cfg.diag ? IDENT_CUT_SOON : IDENT_CUT_NOW;
 	end_connection(sk, out, IPPROTO_TCP, control, found, IDENT_C_CUT);
 	if (!ident_cfg.diag)
 		socket->is_cut = IDENT_CUT_NOT;
+	return 0;
+}
+
+/* A flow that is refused: 1 if it was told already, by these rules, that its socket is
+ * ended, which user space may not have done then. A function of its own: the stack of
+ * who calls it is full. */
+static __noinline int note_told(struct ident_flow_key *key, __u32 epoch)
+{
+	struct ident_flow *flow = refused_flow(key, IDENT_OUT);
+
+	if (!flow || flow->told == epoch)
+		return flow != NULL;
+	flow->told = epoch;
 	return 0;
 }
 
@@ -156,7 +177,7 @@ static __always_inline int cut_udp(struct sock *sk, struct seq_file *out)
 	is_judged &= changes == socket->changes;
 	if (!is_denied(found & 0xff))
 		return 0;
-	if (is_judged)
+	if (!note_told(&key, control->epoch) && is_judged)
 		tell(socket, IDENT_EV_CUT, &about, found, NULL);
 	end_connection(common, out, sk->sk_protocol, control, found, IDENT_C_CUT);
 	return 0;

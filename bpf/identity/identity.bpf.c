@@ -523,6 +523,18 @@ int weir_app_cut_udp(struct bpf_iter__udp *ctx)
 	return sk ? cut_udp((struct sock *)sk, ctx->meta->seq) : 0;
 }
 
+/* User space has ended this connection. */
+SEC("syscall")
+int weir_app_ended(struct ident_ended *ended)
+{
+	struct ident_control *control = control_get();
+
+	if (control)
+		deny(control, ended->found,
+		     ended->what == IDENT_C_REFUSED ? IDENT_C_REFUSED : IDENT_C_CUT);
+	return 0;
+}
+
 static __always_inline void look_at(struct task_struct *task,
 				    const struct ident_control *control,
 				    struct ident_question *question)

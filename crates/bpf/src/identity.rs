@@ -26,7 +26,7 @@ use weir_core::Prefix;
 use crate::{
     abi,
     error::{Context, Error, Result},
-    mapped, prog_test_run,
+    fault, mapped, prog_test_run,
     skeleton::identity::types::{
         ident_control, ident_executable, ident_file, ident_hits, ident_key, ident_known,
         ident_network, ident_policy, ident_program, ident_question, ident_rule,
@@ -189,7 +189,8 @@ pub struct IdentityCounts {
     pub lost: u64,
     /// Sockets that were there before.
     pub adopted: u64,
-    /// Connections that were ended because the rules allow them no longer.
+    /// Connections that were ended because the rules allow them no longer: each once, when
+    /// that was done.
     pub cut: u64,
     /// Events about what comes in that found their part of the ring full.
     pub untold: u64,
@@ -287,8 +288,11 @@ pub struct Identity {
     counters: MapHandle,
     hits: MapHandle,
     adopt: OwnedFd,
-    /// The programs that end connections of TCP and of UDP; none: this kernel cannot.
-    cut: Vec<OwnedFd>,
+    /// The programs that end connections of TCP and of UDP, with their fault points; none:
+    /// this kernel cannot.
+    cut: Vec<(&'static str, OwnedFd)>,
+    /// The program that counts what was ended by sock_diag.
+    ended: Option<OwnedFd>,
     question: OwnedFd,
     file: OwnedFd,
 }
@@ -652,14 +656,16 @@ impl Identity {
     /// [`Self::can_cut`] is false, or the policy only observes.
     ///
     /// # Errors
-    /// The kernel refuses to go through the sockets.
+    /// The kernel refuses to go through the sockets, or to end one: the others are ended all
+    /// the same, and the first error is kept.
     pub fn cut_revoked(&self) -> Result<()> {
-        let mut programs = self.cut.iter();
-        programs.try_for_each(|program| {
-            let mut ends = diag::Ends::default();
-            programs::read_iterator(program.as_fd(), None, &mut |ended| ends.end(ended))?;
-            ends.done()
-        })
+        let cut = self.cut.iter().map(|(point, program)| {
+            fault::refuse(point).context(|| "go through the sockets that there are".to_owned())?;
+            let mut ends = diag::Ends::new(self.ended.as_ref().map(AsFd::as_fd));
+            let read = programs::read_iterator(program.as_fd(), None, &mut |ended| ends.end(ended));
+            read.and(ends.done())
+        });
+        cut.fold(Ok(()), Result::and)
     }
 
     /// Whether this kernel can end connections: by `bpf_sock_destroy` (Linux 6.5), or by

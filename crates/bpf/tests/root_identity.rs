@@ -903,14 +903,20 @@ fn root_a_connection_that_cannot_be_ended_carries_nothing() {
 
         let nothing = policy(Vec::new());
         group.identity.put_policy(&nothing, &[], &[]).unwrap();
+        let cut = || group.identity.counts().unwrap().cut;
+        let before_cut = cut();
         let refused = thread::scope(|scope| {
             let ends = || {
                 without_net_admin();
-                group.identity.cut_revoked()
+                [group.identity.cut_revoked(), group.identity.cut_revoked()]
             };
             scope.spawn(ends).join().unwrap()
         });
-        assert!(refused.is_err(), "{addr}: who may not end it says so");
+        assert!(
+            refused.iter().all(Result::is_err),
+            "{addr}: who may not end it says so"
+        );
+        assert_eq!(cut(), before_cut, "{addr}: it has not been ended");
         let dropped = || group.identity.counts().unwrap().dropped_out;
         let before = dropped();
         writeln!(input, "second").unwrap();
@@ -927,8 +933,12 @@ fn root_a_connection_that_cannot_be_ended_carries_nothing() {
         let got = server.read(&mut read);
         assert!(got.is_err(), "{addr}: {got:?} bytes came through");
 
-        // Who may ends it, and the peer is told.
-        group.identity.cut_revoked().unwrap();
+        // Who may ends it, and the peer is told. It is counted and told of once.
+        for _ in 0..2 {
+            group.identity.cut_revoked().unwrap();
+            assert_eq!(cut(), before_cut + 1, "{addr}");
+        }
+        soon_told(&group, 1 + u64::from(addr != LOOPBACK[0]), addr);
         if addr == "127.0.0.1" {
             server.set_read_timeout(Some(LONG)).unwrap();
             let ended = server.read(&mut read).unwrap_err();
@@ -938,6 +948,97 @@ fn root_a_connection_that_cannot_be_ended_carries_nothing() {
         python.wait().unwrap();
     }
 }
+
+/// Of so many connections it was told that they are ended, and no more.
+#[track_caller]
+fn soon_told(group: &TestCgroup, count: u64, what: &str) {
+    let told = || {
+        let told = group.told.lock().unwrap();
+        let ends = told.iter().filter(|e| e.kind == IdentityEventKind::Cut);
+        ends.count() as u64
+    };
+    let until = Instant::now() + LONG;
+    while told() < count {
+        assert!(Instant::now() < until, "{what}: {} of {count}", told());
+        thread::sleep(Duration::from_millis(10));
+    }
+    // As long as the teller takes to read what is there.
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(told(), count, "{what}");
+}
+
+/// The same of datagrams, on a socket that is connected: each pass comes to it until it has
+/// been ended, and it is counted, and told of, once.
+#[test]
+fn root_a_flow_that_cannot_be_ended_is_counted_once() {
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/python3", &[0])];
+    let allowed = policy(vec![rule(Verdict::Allow, true)]);
+    let Some(group) = TestCgroup::new_at(Some(Level::Push), "flow", &allowed, &who) else {
+        return;
+    };
+    for (number, addr) in LOOPBACK.into_iter().enumerate() {
+        group.identity.put_policy(&allowed, &[], &[]).unwrap();
+        let peer = UdpSocket::bind((addr, 0)).unwrap();
+        peer.set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let port = peer.local_addr().unwrap().port().to_string();
+        let mut python = group
+            .command("/usr/bin/python3", &["-u", "-c", CONNECTED, addr, &port])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, output) = (python.stdin.take().unwrap(), python.stdout.take().unwrap());
+        let mut lines = BufReader::new(output).lines();
+        let until = Instant::now() + LONG;
+        loop {
+            writeln!(input, "send").unwrap();
+            lines.next().unwrap().unwrap();
+            if peer.recv(&mut [0; 64]).is_ok() {
+                break;
+            }
+            assert!(Instant::now() < until, "{addr}: it is never known");
+        }
+        let nothing = policy(Vec::new());
+        group.identity.put_policy(&nothing, &[], &[]).unwrap();
+        let counts = || {
+            let hits = group.identity.hits(DecidedBy::Default).unwrap();
+            (group.identity.counts().unwrap().cut, hits.dropped)
+        };
+        let before = counts();
+        let refused = thread::scope(|scope| {
+            let ends = || {
+                without_net_admin();
+                [(); 3].map(|()| group.identity.cut_revoked())
+            };
+            scope.spawn(ends).join().unwrap()
+        });
+        assert!(refused.iter().all(Result::is_err), "{addr}: {refused:?}");
+        assert_eq!(counts(), before, "{addr}");
+        for _ in 0..2 {
+            group.identity.cut_revoked().unwrap();
+            assert_eq!(counts(), (before.0 + 1, before.1 + 1), "{addr}");
+        }
+        soon_told(&group, number as u64 + 1, addr);
+        writeln!(input, "hear").unwrap();
+        let heard = lines.next().unwrap().unwrap();
+        assert_eq!(heard, "ConnectionAbortedError", "{addr}");
+        drop(input);
+        python.wait().unwrap();
+    }
+}
+
+/// A socket for datagrams that is connected.
+const CONNECTED: &str = r#"
+import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], int(sys.argv[2])))
+for line in sys.stdin:
+    try:
+        s.send(b'x') if line.startswith('send') else s.recv(100)
+        print('done', flush=True)
+    except OSError as e: print(type(e).__name__, flush=True)
+"#;
 
 /// This thread may end no connections any more.
 fn without_net_admin() {

@@ -2,13 +2,14 @@
 //! a program says which ones, and here the kernel is asked to end them, one by one. The same
 //! as `ss -K` does: the program gets `ECONNABORTED`, the peer a reset.
 
-use std::io;
+use std::{io, os::fd::BorrowedFd};
 
 use weir_netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Protocol, Request, Socket, errno};
 
 use super::value_of;
 use crate::{
-    error::{Context, Result},
+    error::{Context, Error, Result},
+    prog_test_run,
     skeleton::identity::types::ident_ended,
 };
 
@@ -22,8 +23,11 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// `ENOENT` of asm-generic/errno-base.h: there is no such connection, or nobody knows of any.
 const ENOENT: i32 = 2;
-/// What a kernel says that cannot: `EOPNOTSUPP`, `EINVAL`, `EPROTONOSUPPORT`.
-const CANNOT: [i32; 3] = [95, 22, 93];
+/// `EOPNOTSUPP` of asm-generic/errno.h: of a kernel that can end others, a connection that
+/// waits for nothing but late segments (`TIME_WAIT`).
+const EOPNOTSUPP: i32 = 95;
+/// What a kernel says that cannot: beside that `EINVAL`, `EPROTONOSUPPORT`.
+const CANNOT: [i32; 3] = [EOPNOTSUPP, 22, 93];
 
 /// `struct inet_diag_req_v2` of linux/inet_diag.h, about connections in these states.
 fn request(kind: u16, flags: u16, states: u32, ended: &ident_ended) -> Vec<u8> {
@@ -46,11 +50,17 @@ fn end_request(ended: &ident_ended) -> Vec<u8> {
     request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, u32::MAX, ended)
 }
 
-fn end(socket: &Socket, ended: &ident_ended) -> io::Result<()> {
-    match socket.ask(&end_request(ended), |_, _: &mut Vec<()>| ()) {
-        // It has ended meanwhile.
-        Err(error) if errno(&error) == Some(ENOENT) => Ok(()),
-        done => done.map(|_| ()),
+fn ask_end(socket: &Socket, ended: &ident_ended) -> io::Result<()> {
+    let asked = socket.ask(&end_request(ended), |_, _: &mut Vec<()>| ());
+    asked.map(|_| ())
+}
+
+/// What the kernel answers; false: it has ended meanwhile.
+fn is_ended(asked: io::Result<()>) -> io::Result<bool> {
+    match asked {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(errno(&error), Some(ENOENT | EOPNOTSUPP)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -75,7 +85,7 @@ pub(super) fn can_end() -> bool {
             protocol,
             ..ident_ended::default()
         };
-        let refused = end(&socket, &nobody).err();
+        let refused = ask_end(&socket, &nobody).err();
         let why = refused.and_then(|error| errno(&error));
         has(&socket, &nobody) && !why.is_some_and(|why| CANNOT.contains(&why))
     })
@@ -83,43 +93,70 @@ pub(super) fn can_end() -> bool {
 
 /// Connections of the thread's network namespace that a program has come to are ended, as
 /// they are read: there may be any number. One that cannot be ended does not spare the others.
-#[derive(Default)]
-pub(super) struct Ends {
+pub(super) struct Ends<'a> {
+    /// The program that counts what was ended.
+    count: Option<BorrowedFd<'a>>,
     socket: Option<Socket>,
     /// The first one that went wrong.
-    failed: Option<io::Error>,
+    failed: Option<Error>,
 }
 
-impl Ends {
+impl<'a> Ends<'a> {
+    /// None yet. `count`: the program that counts them; none: nobody writes any.
+    pub(super) fn new(count: Option<BorrowedFd<'a>>) -> Self {
+        Self {
+            count,
+            socket: None,
+            failed: None,
+        }
+    }
+
     /// Ends what a program has written.
     pub(super) fn end(&mut self, written: &[u8]) {
         for ended in written.chunks_exact(size_of::<ident_ended>()) {
             let ended = value_of::<ident_ended>(ended).expect("it has that length");
-            if let Err(error) = self.end_one(&ended) {
+            if let Err(error) = self.end_one(ended) {
                 self.failed.get_or_insert(error);
             }
         }
     }
 
-    fn end_one(&mut self, ended: &ident_ended) -> io::Result<()> {
+    fn end_one(&mut self, mut ended: ident_ended) -> Result<()> {
+        let what = || "end connections by sock_diag".to_owned();
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            None => Socket::open(Protocol::SockDiag)?,
+            None => Socket::open(Protocol::SockDiag).context(what)?,
         };
-        end(self.socket.insert(socket), ended)
+        let asked = ask_end(self.socket.insert(socket), &ended);
+        match (is_ended(asked).context(what)?, self.count) {
+            (true, Some(count)) => prog_test_run::syscall(count, &mut ended),
+            _ => Ok(()),
+        }
     }
 
     /// # Errors
-    /// One could not be ended.
+    /// One could not be ended, or not counted.
     pub(super) fn done(self) -> Result<()> {
-        let failed = self.failed.map_or(Ok(()), Err);
-        failed.context(|| "end connections by sock_diag".to_owned())
+        self.failed.map_or(Ok(()), Err)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_ended_meanwhile_is_no_error_and_is_not_counted() {
+        let answer = |code| is_ended(Err(io::Error::from_raw_os_error(code)));
+        assert!(is_ended(Ok(())).unwrap());
+        for code in [ENOENT, EOPNOTSUPP] {
+            assert!(!answer(code).unwrap(), "{code}");
+        }
+        // EPERM, EBUSY.
+        for code in [1, 16] {
+            assert!(answer(code).is_err(), "{code}");
+        }
+    }
 
     #[test]
     fn a_request_is_as_long_as_the_kernel_has_it() {

@@ -225,6 +225,7 @@ impl Identity {
         let can_cut = !by_diag || diag::can_end();
         open.progs.weir_app_cut_tcp.set_autoload(can_cut);
         open.progs.weir_app_cut_udp.set_autoload(can_cut);
+        open.progs.weir_app_ended.set_autoload(can_cut && by_diag);
         let Hooks { level, by_function } = hooks;
         let is_push = level == Level::Push;
         let rodata = open.maps.rodata_data.as_deref_mut();
@@ -337,10 +338,14 @@ impl Identity {
             adopt: keep(progs.weir_app_adopt.as_fd())?,
             cut: match can_cut {
                 true => vec![
-                    keep(progs.weir_app_cut_tcp.as_fd())?,
-                    keep(progs.weir_app_cut_udp.as_fd())?,
+                    ("app-cut-tcp", keep(progs.weir_app_cut_tcp.as_fd())?),
+                    ("app-cut-udp", keep(progs.weir_app_cut_udp.as_fd())?),
                 ],
                 false => Vec::new(),
+            },
+            ended: match can_cut && by_diag {
+                true => Some(keep(progs.weir_app_ended.as_fd())?),
+                false => None,
             },
             question: match is_push {
                 true => keep(progs.weir_app_look.as_fd())?,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use weir_bpf::identity::Identity;
+use weir_bpf::identity::{Identity, Level};
 
 use crate::instance::may_enter_namespaces;
 
@@ -24,7 +24,9 @@ const PUT_OFF: Duration = Duration::from_secs(60);
 const MAX_NAMESPACES: usize = 4096;
 
 const OTHERS: &str = "connections in other network namespaces when the rules no longer allow them: they carry nothing, and are not closed (the daemon lacks CAP_SYS_ADMIN)";
-const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy, and CONFIG_INET_DIAG_DESTROY)";
+const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy, and CONFIG_INET_DIAG_DESTROY or one of the modules tcp_diag and udp_diag)";
+/// Level push ends them by sock_diag on every kernel.
+const KERNEL_AT_PUSH: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks CONFIG_INET_DIAG_DESTROY, or one of the modules tcp_diag and udp_diag)";
 
 /// Until when connections are gone through.
 #[derive(Debug, Default)]
@@ -53,7 +55,10 @@ impl Cuts {
     /// What is not ended here, in the words of `weir status`.
     pub(super) fn misses(identity: &Identity) -> Option<&'static str> {
         if !identity.can_cut() {
-            return Some(KERNEL);
+            return Some(match identity.level() {
+                Level::Push => KERNEL_AT_PUSH,
+                Level::Tracepoint | Level::Fentry => KERNEL,
+            });
         }
         (!may_enter_namespaces()).then_some(OTHERS)
     }
@@ -73,33 +78,32 @@ impl Cuts {
 }
 
 fn cut_everywhere(identity: &Identity) -> Result<(), weir_bpf::Error> {
-    identity.cut_revoked()?;
+    // What fails in one namespace does not spare the others.
+    let own = identity.cut_revoked();
     if !may_enter_namespaces() {
-        return Ok(());
+        return own;
     }
     let others = other_namespaces();
     if others.is_empty() {
-        return Ok(());
+        return own;
     }
-    // A thread of its own: it does not come back. What fails in one namespace does not
-    // spare the others.
-    thread::scope(|scope| {
+    // A thread of its own: it does not come back.
+    let cut = thread::scope(|scope| {
         let cut = || {
-            let network = Some(LinkNameSpaceType::Network);
-            let mut done = Ok(());
-            for (inode, namespace) in &others {
-                match move_into_link_name_space(namespace.as_fd(), network) {
-                    Ok(()) => done = done.and(identity.cut_revoked()),
-                    Err(error) => tracing::warn!(
-                        "connections in the network namespace net:[{inode}] are not ended: {error}"
-                    ),
-                }
-            }
-            done
+            let cut = others.iter().map(|(inode, namespace)| {
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), network).map_err(|error| {
+                    let what = format!("enter the network namespace net:[{inode}]");
+                    weir_bpf::Error::new(what, error.into())
+                })?;
+                identity.cut_revoked()
+            });
+            cut.fold(Ok(()), Result::and)
         };
         let cut = scope.spawn(cut).join();
         cut.expect("going through sockets does not panic")
-    })
+    });
+    own.and(cut)
 }
 
 /// The network namespaces of all processes but the daemon's own, by their inodes.
