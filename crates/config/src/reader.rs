@@ -15,7 +15,10 @@ use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
-use weir_core::policy::{format_duration, parse_duration};
+use weir_core::{
+    policy::{format_duration, parse_duration},
+    text::escape,
+};
 
 use crate::suggestion::{did_you_mean, suggestion};
 
@@ -239,12 +242,12 @@ impl<'i> Document<'i> {
         format!("{}:{line}", file.display())
     }
 
-    /// Notes a mistake.
+    /// Notes a mistake; what a message quotes of the files is escaped, so that it is one line.
     pub fn error(&self, line: usize, message: impl Into<String>) {
         self.errors.borrow_mut().push(ConfigError {
             file: PathBuf::new(),
             line,
-            message: message.into(),
+            message: escape(&message.into()),
         });
     }
 

@@ -252,6 +252,12 @@ fn a_mistake_has_its_line_its_key_and_what_is_allowed() {
         };
         assert_eq!(said, format!("{MAIN}:2: {named}"));
     }
+    // A key of somebody's makes no line of its own, and steers no terminal.
+    let said = mistakes("[t]\n\"a\\n\\u001b[2J\" = 1\n", |root| {
+        assert!(root.named_sections("t").is_empty());
+    });
+    let shown = r"t.a\n\u{1b}[2J is 1; allowed: a table [t.a\n\u{1b}[2J]";
+    assert_eq!(said, format!("{MAIN}:2: {shown}"));
     // A long text is not repeated whole.
     let said = mistakes(&format!("k = '{}'", "x".repeat(100)), whole);
     let shown = format!(
