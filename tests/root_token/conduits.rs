@@ -225,6 +225,48 @@ fn root_tokens_go_by_the_conduit_that_passed_in_a_probe() {
     }
 }
 
+/// A unit starts before the network is up: conduits are chosen when the host has its addresses.
+#[test]
+fn root_conduits_are_chosen_when_the_host_gets_its_addresses() {
+    if skipped(&["nft", "curl"]) {
+        return;
+    }
+    let Some(mut lab) = Lab::new("late") else {
+        return;
+    };
+    filter(&lab, STRIP_IP);
+    probe(&lab, "strips.jsonl");
+    configure(&lab, "probe_result = \"{dir}/strips.jsonl\"\n");
+    lab.client
+        .space
+        .ip(&["addr flush dev eth0".to_owned()])
+        .unwrap();
+    lab.client.weir.start();
+    assert_eq!(
+        conduits(&lab),
+        all("ip-option", "ip-option", "configuration")
+    );
+    let alerts = lab.client.weir.alerts();
+    let told = "no site of it has sent from an address of this host";
+    assert!(alerts.contains(told), "{alerts}");
+    let changes = [
+        "addr add 192.0.2.1/24 dev eth0",
+        "addr add 2001:db8:1::1/64 dev eth0 nodad",
+        "route add default via 192.0.2.254",
+        "route add default via 2001:db8:1::fe",
+    ];
+    lab.client.space.ip(&changes.map(str::to_owned)).unwrap();
+    soon("conduits of the probe", || {
+        (conduits(&lab) == all("tcp-option", "none", "probe")).then_some(())
+    });
+    assert!(!lab.client.weir.alerts().contains(told));
+    let run = || drop(lab.client.curl(SERVER[0], OPEN));
+    lab.client.known("/curl", run);
+    for address in SERVER {
+        assert_eq!(tokens_of_a_syn(&lab, address, OPEN), [false, true]);
+    }
+}
+
 /// Segments have their tokens in the TCP header, and their SYN as well, beside datagrams with
 /// theirs in IP's at the same interface; where TCP options do not pass there are none.
 #[test]

@@ -15,6 +15,8 @@ pub use policy::{Claim, Conduit, Requirement, Scope, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
@@ -210,6 +212,8 @@ pub struct Tokens {
     /// In the order of `enum token_udp_table`.
     udp_flows: [MapHandle; abi::TOKEN_UDP_TABLES as usize],
     udp_taken: MapHandle,
+    /// The most flows that were told to have gone from each of these tables.
+    udp_evicted: [AtomicU64; abi::TOKEN_UDP_TABLES as usize],
     requirements: MapHandle,
     claims: MapHandle,
     identities: MapHandle,
@@ -592,12 +596,14 @@ impl Tokens {
     pub fn datagram_flows(&self) -> Result<DatagramFlowCounts> {
         let read = |table: u32| {
             // Those that went are those that were taken and are not there: so a flow that
-            // comes in between counts as there.
+            // comes in between counts as there, and one too few as gone, which goes up only.
             let taken = sum_of(&self.udp_taken, table, "tokens")?;
             let present = count_keys(&self.udp_flows[table as usize])?;
+            let gone = taken.saturating_sub(present);
+            let most = &self.udp_evicted[table as usize];
             Ok(FlowTableCounts {
                 present,
-                evicted: taken.saturating_sub(present),
+                evicted: most.fetch_max(gone, Ordering::Relaxed).max(gone),
             })
         };
         Ok(DatagramFlowCounts {

@@ -232,7 +232,7 @@ pub fn read(
             "scope in [token] is \"payload\", without sign_to: it is about the connections that are signed; allowed: a sign_to beside it, or no scope (that of a port is in [token.require.NAME])",
         );
     }
-    let conduits = conduits::read(&mut section);
+    let conduits = conduits::read(&mut section, !sign_to.is_empty());
     if let Some(at) = &scope
         && at.value == Scope::Payload
         && conduits.contains(&Conduit::IpOption)

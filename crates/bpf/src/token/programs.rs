@@ -185,6 +185,7 @@ impl Tokens {
                 handle(&maps.token_udp_logged)?,
             ],
             udp_taken: handle(&maps.token_udp_taken)?,
+            udp_evicted: Default::default(),
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
             identities: handle(&maps.token_identities)?,

@@ -23,7 +23,7 @@ use weir_option_probe::{
 };
 use weir_options::Layer;
 use weir_token::{
-    IP_KIND, KIND,
+    IP_KIND, KIND, OPTION_BYTES,
     config::{Conduit, ProbeUse, TokenConfig},
 };
 
@@ -417,8 +417,9 @@ fn outcome(pair: &PairResult, conduit: Conduit, is_udp: bool, percent: u16) -> O
         let is_it = option.layer == layer && option.number == number && m.carrier == carrier;
         (is_it && m.tally.sent > 0).then_some((option.data.len(), m.tally))
     });
-    // The one that is most like a token.
-    let Some((_, tally)) = measured.max_by_key(|(length, _)| *length) else {
+    // One as long as a token, else the longest: it is most like one.
+    let Some((_, tally)) = measured.max_by_key(|(data, _)| (data + 2 == OPTION_BYTES, *data))
+    else {
         return Outcome::Unmeasured;
     };
     if tally.arrived() == 0 && pair.plain(carrier).arrived() == 0 {
@@ -438,12 +439,13 @@ fn passed_to_all(mut outcomes: Vec<Outcome>) -> Option<bool> {
 }
 
 /// How a conduit is named for `weir options probe --option`.
-fn option_of(conduit: Conduit, is_v4: bool) -> &'static str {
-    match conduit {
-        Conduit::TcpOption => "tcp:254/20",
-        Conduit::IpOption if is_v4 => "ip:30/20",
-        Conduit::IpOption => "dst:0x1e/20",
-    }
+fn option_of(conduit: Conduit, is_v4: bool) -> String {
+    let option = match conduit {
+        Conduit::TcpOption => "tcp:254",
+        Conduit::IpOption if is_v4 => "ip:30",
+        Conduit::IpOption => "dst:0x1e",
+    };
+    format!("{option}/{OPTION_BYTES}")
 }
 
 fn chosen(

@@ -55,8 +55,8 @@ pub struct ProbeUse {
     pub pass_percent: u16,
 }
 
-/// Reads `conduits`, in the order of preference.
-pub(super) fn read(section: &mut Section<'_, '_>) -> Vec<Conduit> {
+/// Reads `conduits`, in the order of preference. `signs`: connections are signed.
+pub(super) fn read(section: &mut Section<'_, '_>, signs: bool) -> Vec<Conduit> {
     let usual = vec![Conduit::TcpOption];
     let Some(list) = section.list("conduits", CONDUITS) else {
         return usual;
@@ -79,6 +79,12 @@ pub(super) fn read(section: &mut Section<'_, '_>) -> Vec<Conduit> {
         section.error(
             list.line,
             format!("conduits in [token] is empty; allowed: {CONDUITS}"),
+        );
+    }
+    if !signs && conduits != usual {
+        section.error(
+            list.line,
+            "conduits in [token] without sign_to: it is about the tokens of TCP connections; allowed: a sign_to beside it, or no conduits",
         );
     }
     match conduits.is_empty() {

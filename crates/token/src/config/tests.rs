@@ -15,6 +15,7 @@ fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
         level: Level::Auto,
         cgroup: cgroup.map(Path::to_owned),
         private_names: Vec::new(),
+        container_sockets: Vec::new(),
         rule_lines: vec![1; rules.len()],
         rules,
     }
@@ -476,9 +477,17 @@ fn conduits_and_a_probe_are_read() {
         let error = check(&format!("{text}{more}\n")).unwrap_err();
         assert!(error.contains(wanted), "{more}: {error}");
     }
-    let error = check(&format!("[token]\nprobe_result = \"/r\"\n{}", required(""))).unwrap_err();
-    assert!(
-        error.contains("weir.toml:2: probe_result in [token] without sign_to and sign_udp_to"),
-        "{error}"
-    );
+    for (more, wanted) in [
+        (
+            "probe_result = \"/r\"",
+            "weir.toml:2: probe_result in [token] without sign_to and sign_udp_to",
+        ),
+        (
+            "conduits = [\"ip-option\"]",
+            "weir.toml:2: conduits in [token] without sign_to",
+        ),
+    ] {
+        let error = check(&format!("[token]\n{more}\n{}", required(""))).unwrap_err();
+        assert!(error.contains(wanted), "{error}");
+    }
 }

@@ -128,6 +128,14 @@ fn a_network_takes_the_first_conduit_that_passed_to_its_sites() {
         problem.contains("no token is sent by TCP: none of ip:30/20, tcp:254/20 was measured"),
         "{problem}"
     );
+    // An option as long as a token counts, not a longer one for which a path has no room.
+    let longer = [
+        ("ip:30/20", Tcp, 20),
+        ("ip:30/36", Tcp, 0),
+        ("ip:30/20", Udp, 20),
+    ];
+    let chosen = choose(&config, &[pair("west", [WEST, "198.51.100.1"], &longer)]);
+    assert_eq!(told(&chosen).0[0], usual);
     // IPv6 by its own option; what another direction or protocol shows is nothing here.
     let rows6 = [
         ("dst:0x1e/20", Tcp, 0),
