@@ -227,6 +227,20 @@ fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
         program["uid"],
         show::text(&program["cgroup"])
     ))?;
+    match &program["container"] {
+        Value::Object(container) => {
+            let labels = container.get("labels").and_then(Value::as_object);
+            let labels = labels.into_iter().flatten();
+            let labels = labels.map(|(key, value)| match value.as_str() {
+                Some("") | None => key.clone(),
+                Some(value) => format!("{key}={value}"),
+            });
+            let labels = labels.collect::<Vec<_>>().join(" ");
+            show::line(format!("  container {}", weir_daemon::escape(&labels)))?;
+        }
+        word if word == "unknown" => show::line("  container: its labels are not known")?,
+        _ => (),
+    }
     if program["anonymous"] == true {
         show::line("  has executable memory that is of no file")?;
     }

@@ -67,8 +67,8 @@ struct Way<'a> {
     name: &'static str,
     /// Address and port that the client asks.
     at: String,
-    /// Has it carried: what does not run takes nothing from the others (Pen's AF_PACKET socket
-    /// gets a copy of every frame).
+    /// What starts the balancer: one that does not run takes nothing from the others (Pen's
+    /// AF_PACKET socket gets a copy of every frame).
     begin: Box<dyn Fn() -> anyhow::Result<Carrier<'a>> + 'a>,
 }
 

@@ -2,6 +2,7 @@
 //! its interfaces and routes, who serves which port, whether it has a journal.
 
 pub(crate) mod addresses;
+mod control_group;
 mod fail2ban_files;
 mod files;
 mod interfaces;
@@ -19,6 +20,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 use weir_core::Protocol;
 use weir_enforce::hook_selection::Calibration;
 
+pub(crate) use control_group::cgroup_of;
 pub use interfaces::InterfaceAddress;
 pub(crate) use interfaces::{
     addresses as interface_addresses, all as interfaces, default_gateways, with_default_route,

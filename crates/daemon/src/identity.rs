@@ -7,6 +7,7 @@
 //! and others have the fate that `unknown` says.
 
 mod asking;
+mod containers;
 mod cut;
 mod executables;
 mod facts;
@@ -64,6 +65,8 @@ use crate::{
     threads::Pulse,
 };
 use asking::Asked;
+pub use containers::ContainerStatus;
+use containers::Containers;
 use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};
@@ -85,7 +88,7 @@ pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{Identified, Retry, State, asks_package, policy_of, tells_apart_by};
+use state::{Identified, Retry, State, asks_container, asks_package, policy_of, tells_apart_by};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -108,6 +111,7 @@ const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
 const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
+const ABOUT_CONTAINERS: &str = "app:containers";
 const ABOUT_NAMES: &str = "app:names";
 const ABOUT_CUT: &str = "app:cut";
 const ABOUT_QUESTIONS: &str = "app:questions";
@@ -323,6 +327,7 @@ impl Apps {
                 ABOUT_FILES,
                 ABOUT_ROOM,
                 ABOUT_REPLACED,
+                ABOUT_CONTAINERS,
                 ABOUT_NAMES,
                 ABOUT_CUT,
                 ABOUT_QUESTIONS,
@@ -518,9 +523,12 @@ impl Apps {
             look_until: None,
             reads_packages: asks_package(&policy),
             packages: Packages::default(),
+            reads_containers: asks_container(&policy),
+            containers: Containers::default(),
         };
         // What the kernel tells them apart by is the policy's: so that twice. Between the
         // two whoever is not known is what `unknown` says.
+        state.containers.ask_at(&config.container_sockets);
         let flags = policy_of(&policy, observe, state.learns);
         state.identity.put_flags(&flags)?;
         let running = state.identify_running(false);
@@ -768,6 +776,16 @@ impl Apps {
                     ),
                 );
             }
+        }
+        match state.programs.without_labels() {
+            (groups, Some((group, why))) => self.alerts.raise(
+                ABOUT_CONTAINERS,
+                format!(
+                    "the labels of {} containers are not known, of {group} for one: {why}; rules that ask for them do not allow their programs",
+                    groups.len()
+                ),
+            ),
+            _ => self.alerts.clear(ABOUT_CONTAINERS),
         }
         self.tend_prompts(state)?;
         self.cut_revoked(state);

@@ -18,8 +18,8 @@ use weir_config::{
 use weir_core::{PortRange, Protocol, balance::acl::Who, geo::Selector, geofence::Direction};
 
 use crate::{
-    CgroupPattern, Condition, Criterion, Digest, Level, MAX_PEERS, MAX_RULES, NamePattern, Peer,
-    Peers, Pinned, Protocols, Rule, Unknown, Verdict, Where,
+    CgroupPattern, Condition, Criterion, Digest, Label, Level, MAX_PEERS, MAX_RULES, NamePattern,
+    Peer, Peers, Pinned, Protocols, Rule, Unknown, Verdict, Where,
     names::is_host_name,
     rule::{MAX_PORTS, is_plain},
 };
@@ -33,6 +33,10 @@ const MIN_PROMPT: Duration = Duration::from_secs(1);
 const MAX_PROMPT: Duration = Duration::from_secs(3600);
 /// So long may the path of a control group, the name of a package or of a unit be.
 const MAX_TEXT: usize = 512;
+/// Container runtimes that are asked.
+const MAX_SOCKETS: usize = 8;
+/// Bytes of the path of one (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
 
 /// `[app]` in weir.toml(5).
 pub const MANUAL: &[Table] = &[
@@ -65,6 +69,11 @@ pub const MANUAL: &[Table] = &[
                 "level",
                 Is("\"auto\""),
                 "How it is seen who sends: \"auto\" takes the best way that this kernel has; \"tracepoint\", \"fentry\" or \"push\" takes that one, and is refused where the kernel lacks it. The guide says what each one takes, misses and costs.",
+            ),
+            key(
+                "container_sockets",
+                Is(RUNTIMES),
+                "The sockets of the container runtimes that are asked for the labels of containers, in this order: of root's, with Docker's API.",
             ),
             key(
                 "private_names",
@@ -128,6 +137,11 @@ pub const MANUAL: &[Table] = &[
                 "unit",
                 NONE,
                 "The systemd unit, by a part of the control group's path; * stands for any text.",
+            ),
+            key(
+                "container",
+                NONE,
+                "The container, by a label as docker(1) or podman(1) has it (--label): a key, or key=value, in which * stands for any text.",
             ),
             key(
                 "anonymous",
@@ -195,9 +209,13 @@ const USERS: &str =
 const CGROUPS: &str = "a path from the root of the control groups such as \"/system.slice/docker-*.scope\", or a list of them";
 const UNITS: &str =
     "a unit of systemd such as \"nginx.service\" or \"docker-*.scope\", or a list of them";
+const CONTAINERS: &str = "a label of a container such as \"app=web\" or \"app\", or a list of them";
+const RUNTIMES: &str = "[\"/run/docker.sock\", \"/run/podman/podman.sock\"]";
+const SOCKETS: &str =
+    "a list of 1-8 absolute paths of up to 107 bytes such as [\"/run/docker.sock\"]";
 const PACKAGES: &str = "the name of a package such as \"curl\", or a list of them";
 const PEERS: &str = "a list of peers such as [\"192.0.2.0/24\", \"list:NAME\", \"country:DE\", \"continent:EU\", \"name:example.org\"]";
-const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe, object, aggregate, path, package, script, user, cgroup, unit, to, from";
+const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe, object, aggregate, path, package, script, user, cgroup, unit, container, to, from";
 const PROTOCOLS: &str = "\"tcp\", \"udp\", \"icmp\", \"raw\" or \"other\", or a list of them";
 const NETNS: &str = "/run/netns/blue";
 const PRIVATE_NAMES: &str =
@@ -263,6 +281,7 @@ pub fn read(
         .map_or(Level::Auto, |at| at.value);
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
+    let sockets = container_sockets(&mut section);
     let mut rules: Vec<Rule> = Vec::new();
     let mut rule_lines = Vec::new();
     let mut places = 0;
@@ -316,6 +335,15 @@ pub fn read(
             ),
         );
     }
+    if let Some(at) = &sockets
+        && at.value != usual_sockets()
+        && !rules.iter().any(Rule::asks_container)
+    {
+        section.error(
+            at.line,
+            "container_sockets in [app] without a rule that has container, so that nobody is asked; allowed: one beside it, or no container_sockets",
+        );
+    }
     let peers = rules.iter().flat_map(Rule::peers);
     let names: BTreeSet<_> = peers
         .filter_map(|peer| match peer {
@@ -348,9 +376,43 @@ pub fn read(
         level,
         cgroup,
         private_names,
+        container_sockets: sockets.map_or_else(usual_sockets, |at| at.value),
         rules,
         rule_lines,
     })
+}
+
+/// The container runtimes that are asked where the configuration names none.
+fn usual_sockets() -> Vec<PathBuf> {
+    ["/run/docker.sock", "/run/podman/podman.sock"]
+        .map(PathBuf::from)
+        .to_vec()
+}
+
+fn container_sockets(section: &mut Section<'_, '_>) -> Option<At<Vec<PathBuf>>> {
+    let At { value, line } = section.list("container_sockets", SOCKETS)?;
+    if value.is_empty() || value.len() > MAX_SOCKETS {
+        let number = value.len();
+        section.error(
+            line,
+            format!("container_sockets in [app] has {number} entries; allowed: {SOCKETS}"),
+        );
+    }
+    let mut paths = Vec::new();
+    for At { value, line } in value {
+        let path = PathBuf::from(&value);
+        match is_plain(&path) && value.len() <= MAX_SOCKET_PATH {
+            true => paths.push(path),
+            false => {
+                let value = value.chars().take(128).collect::<String>();
+                section.error(
+                    line,
+                    format!("container_sockets in [app] has {value:?}; allowed: {SOCKETS}"),
+                );
+            }
+        }
+    }
+    Some(At { value: paths, line })
 }
 
 fn private_names(section: &mut Section<'_, '_>) -> Vec<NamePattern> {
@@ -539,6 +601,14 @@ impl RuleReader<'_, '_, '_> {
         who.extend(
             self.entries("unit", UNITS, unit)
                 .map(|all| ("unit", Criterion::Unit(all))),
+        );
+        let label = |text: &str| {
+            let label = Label::new(text).filter(|_| text.len() <= MAX_TEXT);
+            label.ok_or_else(|| "it is no label".to_owned())
+        };
+        who.extend(
+            self.entries("container", CONTAINERS, label)
+                .map(|all| ("container", Criterion::Container(all))),
         );
         if self.section.boolean("anonymous") == Some(true) {
             who.push(("anonymous", Criterion::Anonymous));

@@ -25,8 +25,8 @@ pub mod rules_text;
 pub use digest::{Digest, DigestError};
 pub use login::Login;
 pub use names::NamePattern;
-pub use program::{Object, Program, aggregate};
+pub use program::{Container, Object, Program, aggregate};
 pub use rule::{
-    AppConfig, CgroupPattern, Condition, Criterion, Level, MAX_PEERS, MAX_RULES, Peer, Peers,
-    Pinned, Protocols, Rule, Unknown, Verdict, Where,
+    AppConfig, CgroupPattern, Condition, Criterion, Label, Level, MAX_PEERS, MAX_RULES, Peer,
+    Peers, Pinned, Protocols, Rule, Unknown, Verdict, Where,
 };

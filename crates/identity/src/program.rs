@@ -1,6 +1,6 @@
 //! What is known of a process: the program that it is.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -18,6 +18,19 @@ pub struct Object {
     /// because the file system may answer otherwise the next time, or the file was
     /// written meanwhile.
     pub digest: Option<Digest>,
+}
+
+/// The container that a process is in, if any, and its labels as the container runtime has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Container {
+    /// It is in none, or nobody has asked.
+    #[default]
+    None,
+    /// It is in one whose labels could not be had.
+    Unknown,
+    /// It is in one with these labels.
+    Labels(BTreeMap<String, String>),
 }
 
 /// A process, as rules ask about it.
@@ -39,6 +52,8 @@ pub struct Program {
     pub uid: u32,
     /// The path of its control group (version 2), from the root, beginning with `/`.
     pub cgroup: String,
+    /// The container that its control group is, if a rule asks for containers.
+    pub container: Container,
     /// The number of its network namespace (the inode), for people; rules ask the
     /// socket's.
     pub netns: u64,

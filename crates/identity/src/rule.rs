@@ -2,6 +2,7 @@
 //! ([`Where`]).
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -15,7 +16,7 @@ use weir_core::{
     geofence::Direction,
 };
 
-use crate::{Digest, NamePattern, Program};
+use crate::{Container, Digest, NamePattern, Program};
 
 /// So many places (see [`crate::policy::Place`]) may the rules of a configuration have:
 /// mostly one for each rule.
@@ -218,6 +219,32 @@ fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// A label of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    key: String,
+    /// Any text for `*`; `None`: whatever the value is.
+    value: Option<String>,
+}
+
+impl Label {
+    /// The label of `KEY` or `KEY=VALUE`; `None`: it has no key.
+    pub fn new(text: &str) -> Option<Self> {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (text, None),
+        };
+        let key = key.to_owned();
+        (!key.is_empty()).then_some(Self { key, value })
+    }
+
+    /// Whether one of these labels is this one.
+    fn is_among(&self, labels: &BTreeMap<String, String>) -> bool {
+        let found = labels.get(&self.key);
+        found.is_some_and(|found| self.value.as_ref().is_none_or(|value| fits(value, found)))
+    }
+}
+
 /// What a condition asks; any of its entries is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Criterion {
@@ -235,6 +262,8 @@ pub enum Criterion {
     Cgroup(Vec<CgroupPattern>),
     /// The systemd unit: a part of the control group's path, which may have `*`.
     Unit(Vec<String>),
+    /// The labels of the container.
+    Container(Vec<Label>),
     /// The package that owns the executable.
     Package(Vec<String>),
     /// The script that the executable was started with.
@@ -250,7 +279,7 @@ pub enum Criterion {
 enum Answer {
     Yes,
     No,
-    /// A digest that would tell is not known.
+    /// A digest, or a label, that would tell is not known.
     Open,
 }
 
@@ -266,9 +295,9 @@ pub struct Condition {
 impl Condition {
     /// Does the program meet it, for a rule of this verdict?
     ///
-    /// Where a digest is not known that would tell: nothing says that the program is
-    /// what a rule names, so an unnegated condition is not met. "Not this one" cannot be
-    /// shown either: then a rule that allows does not hold, and one that denies does.
+    /// Where a digest or a container's labels are not known that would tell: nothing says that
+    /// the program is what a rule names, so an unnegated condition is not met. "Not this one"
+    /// cannot be shown either: then a rule that allows does not hold, and one that denies does.
     pub fn is_met(&self, program: &Program, verdict: Verdict) -> bool {
         match (self.answer(program), self.is_negated) {
             (Answer::Yes, negated) => !negated,
@@ -313,6 +342,11 @@ impl Condition {
                 let mut parts = program.cgroup.split('/');
                 known(parts.any(|part| units.iter().any(|unit| fits(unit, part))))
             }
+            Criterion::Container(wanted) => match &program.container {
+                Container::None => Answer::No,
+                Container::Unknown => Answer::Open,
+                Container::Labels(labels) => known(wanted.iter().any(|one| one.is_among(labels))),
+            },
             Criterion::Package(names) => {
                 let package = program.package.as_ref();
                 known(package.is_some_and(|package| names.contains(package)))
@@ -466,7 +500,15 @@ impl Rule {
 
     /// Does a condition ask for the control group?
     pub fn asks_cgroup(&self) -> bool {
-        self.asks(|criterion| matches!(criterion, Criterion::Cgroup(_) | Criterion::Unit(_)))
+        self.asks(|criterion| {
+            use Criterion::{Cgroup, Container, Unit};
+            matches!(criterion, Cgroup(_) | Unit(_) | Container(_))
+        })
+    }
+
+    /// Does a condition ask for the labels of the container?
+    pub fn asks_container(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::Container(_)))
     }
 
     /// Does a condition ask for the arguments, which two processes of one program may
@@ -501,6 +543,8 @@ pub struct AppConfig {
     pub cgroup: Option<PathBuf>,
     /// Names whose addresses may be private, or this host's own.
     pub private_names: Vec<NamePattern>,
+    /// Sockets of the container runtimes that are asked for labels.
+    pub container_sockets: Vec<PathBuf>,
     /// In the order in which they are asked.
     pub rules: Vec<Rule>,
     /// The line of each rule's `peer`, or else of its head, counted through all files of the

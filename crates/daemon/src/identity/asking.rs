@@ -13,6 +13,7 @@ use super::{
     state::State,
     told::{protocol_name, waits},
 };
+use crate::host::cgroup_of;
 
 /// Whether somebody is asked about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl State {
             programs,
             pid: event.pid,
             uid: event.uid,
-            cgroup: process::cgroup_of(event.pid).unwrap_or_default(),
+            cgroup: cgroup_of(event.pid).unwrap_or_default(),
             parents: process::parents(event.pid)
                 .into_iter()
                 .map(|(pid, path)| format!("{pid} {path}"))

@@ -9,8 +9,8 @@ use std::{
 use weir_bpf::identity::CgroupAt;
 use weir_identity::{AppConfig, Login};
 
-use super::{digest_of, process};
-use crate::host::parent_of;
+use super::digest_of;
+use crate::host::{cgroup_of, parent_of};
 
 /// A login over SSH.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ fn connection(environment: &[u8]) -> Option<(IpAddr, u16)> {
 pub fn shuts_out(config: &AppConfig, login: &SshLogin) -> Option<String> {
     let server = login.server?;
     let below = CgroupAt::open(config.cgroup.as_deref()).ok()?.below_root();
-    let group = process::cgroup_of(server)?;
+    let group = cgroup_of(server)?;
     if !Path::new(&group).starts_with(&below) {
         return None;
     }

@@ -17,11 +17,12 @@ use weir_identity::{
 };
 
 use super::{
+    containers::{Containers, NoLabels},
     mounts::RemoteMounts,
     objects::{NoDigest, Objects},
     packages::Packages,
 };
-use crate::host::parent_of;
+use crate::host::{cgroup_of, parent_of};
 
 /// Bytes of a list of mappings that are read: 65,536 mappings have about 6 MiB.
 const MAX_MAPS: u64 = 8 << 20;
@@ -42,8 +43,10 @@ pub struct ReadProgram {
     /// The path of its executable leads to this very file here: it is not of a container,
     /// and nobody has put another one in its place.
     pub is_at_path: bool,
-    /// False while it is looked up of which package it is, if that is asked for.
-    pub is_package_known: bool,
+    /// It is looked up of which package, or in which container, it is, if that is asked for.
+    pub is_looked_up: bool,
+    /// Why the labels of the container that it is in are not known.
+    pub without_labels: Option<NoLabels>,
     /// Why the first file without a digest has none, and which it is.
     pub without: Option<(PathBuf, NoDigest)>,
 }
@@ -104,13 +107,6 @@ fn read_at_most(path: &Path, most: u64) -> Option<(Vec<u8>, bool)> {
     Some((bytes, is_cut))
 }
 
-/// The path of a process's control group in the hierarchy of version 2.
-pub fn cgroup_of(pid: u32) -> Option<String> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(path.to_owned())
-}
-
 /// The script among an interpreter's arguments: the first that is no option.
 fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> {
     let argument = arguments
@@ -124,13 +120,14 @@ fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> 
     }
 }
 
-/// Reads a process, which is as `seen` says, with the package of its executable if these are
-/// given; `None`: it is gone.
+/// Reads a process, which is as `seen` says, with the package of its executable and the labels
+/// of its container if these are given; `None`: it is gone.
 pub(super) fn read(
     pid: u32,
     seen: &Seen,
     objects: &mut Objects,
     packages: Option<&Packages>,
+    containers: Option<&Containers>,
 ) -> Option<ReadProgram> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let (maps, is_cut) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
@@ -191,7 +188,7 @@ pub(super) fn read(
         let digest = digest.map(|(_, digest)| digest);
         (Object { path, digest }, file)
     };
-    let (mut executable, mut is_package_known) = (None, true);
+    let (mut executable, mut is_looked_up) = (None, false);
     let objects = objects_opened.into_iter();
     program.objects = objects.map(|opened| object(opened).0).collect();
     program.objects.sort_by(|a, b| a.path.cmp(&b.path));
@@ -202,10 +199,17 @@ pub(super) fn read(
             && let Ok(file) = File::open(proc.join("exe"))
         {
             let package = packages.of(&exe.path, file, pid);
-            is_package_known = package.is_some();
+            is_looked_up = package.is_none();
             program.package = package.flatten();
         }
         program.exe = Some(exe);
+    }
+    let mut without_labels = None;
+    if let Some(containers) = containers {
+        match containers.of(&program.cgroup, pid) {
+            Some((container, why)) => (program.container, without_labels) = (container, why),
+            None => is_looked_up = true,
+        }
     }
     let namespace = fs::read_link(proc.join("ns/net")).ok();
     program.netns = namespace
@@ -229,7 +233,8 @@ pub(super) fn read(
     let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
     Some(ReadProgram {
         is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
-        is_package_known,
+        is_looked_up,
+        without_labels,
         program,
         files,
         executable,

@@ -1,14 +1,19 @@
 //! The programs that the kernel knows, by their numbers there.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use weir_bpf::identity::{Handle, Identity, Key, MAX_IDENTITIES};
 
-use super::{objects::NoDigest, process::ReadProgram, take_if};
+use super::{
+    containers::{NoLabels, group_of},
+    objects::NoDigest,
+    process::ReadProgram,
+    take_if,
+};
 
 /// One that is known.
 pub struct KnownProgram {
@@ -229,6 +234,22 @@ impl Programs {
             Some((exe, file, why))
         })
     }
+
+    /// The control groups of containers whose labels are not known, and why of one.
+    pub fn without_labels(&self) -> (BTreeSet<&str>, Option<(&str, &NoLabels)>) {
+        let mut groups = BTreeSet::new();
+        let mut first = None;
+        for program in self.known.values() {
+            let read = &program.read;
+            if let Some(why) = &read.without_labels
+                && let Some((group, _)) = group_of(&read.program.cgroup)
+            {
+                groups.insert(group);
+                first.get_or_insert((group, why));
+            }
+        }
+        (groups, first)
+    }
 }
 
 #[cfg(test)]
@@ -252,7 +273,8 @@ mod tests {
             files: Default::default(),
             executable: None,
             is_at_path: false,
-            is_package_known: true,
+            is_looked_up: false,
+            without_labels: None,
             without: None,
         };
         programs.note(&key(number), read)

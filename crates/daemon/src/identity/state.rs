@@ -2,7 +2,7 @@
 //! numbers there.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::AsFd,
     path::{Path, PathBuf},
@@ -21,6 +21,7 @@ use weir_identity::{
 
 use super::{
     AppError, MadeOf,
+    containers::{Containers, group_of},
     cut::Cuts,
     executables::Executables,
     learning::Learning,
@@ -33,6 +34,7 @@ use super::{
     replaced::NamedFiles,
     short_lived::ShortLivedPrograms,
 };
+use crate::host::cgroup_of;
 
 /// A process that changes its mappings while it is looked at is looked at again.
 const TRIES: usize = 8;
@@ -91,6 +93,9 @@ pub(super) struct State {
     /// Programs are read with the packages of their files.
     pub(super) reads_packages: bool,
     pub(super) packages: Packages,
+    /// Programs are read with the labels of their containers.
+    pub(super) reads_containers: bool,
+    pub(super) containers: Containers,
 }
 
 /// When something that was refused is tried again.
@@ -126,7 +131,8 @@ pub(super) enum Identified {
     Known,
     /// It is gone, or does not stand still.
     Gone,
-    /// It is looked up of which package it is: until then it is one that is not known.
+    /// It is looked up of which package, or in which container, it is: until then it is one
+    /// that is not known.
     Later,
 }
 
@@ -209,6 +215,11 @@ pub(super) fn asks_package(policy: &Policy) -> bool {
     policy.rules.iter().any(Rule::asks_package)
 }
 
+/// Whether it matters in which container a program is.
+pub(super) fn asks_container(policy: &Policy) -> bool {
+    policy.rules.iter().any(Rule::asks_container)
+}
+
 impl State {
     /// Do the programs hold for this control group, at this level, and no others?
     pub(super) fn is_at(&self, cgroup: &CgroupAt, level: kernel::Level) -> bool {
@@ -216,14 +227,19 @@ impl State {
     }
 
     /// Puts a policy of another configuration into force. Where it tells programs apart by
-    /// something else, such as their users, or is the first that asks for packages, all are
-    /// identified anew first: two that were one to the rules before have one handle, with the
-    /// user of whoever was looked at last.
+    /// something else, such as their users, or is the first that asks for packages
+    /// or containers, all are identified anew first: two that were one to the rules before have
+    /// one handle, with the user of whoever was looked at last.
     pub(super) fn put_anew(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         let asks_package = asks_package(&policy);
+        let asks_container = asks_container(&policy);
         let told_by = tells_apart_by(&policy);
-        let is_same = told_by == self.told_by && (self.reads_packages || !asks_package);
+        let is_same = told_by == self.told_by
+            && (self.reads_packages || !asks_package)
+            && (self.reads_containers || !asks_container);
         (self.reads_packages, self.told_by) = (asks_package, told_by);
+        self.reads_containers = asks_container;
+        self.containers.ask_at(&self.config.container_sockets);
         if is_same {
             return self.put(policy, made_of);
         }
@@ -398,7 +414,7 @@ impl State {
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         // Who is gone by now is identified no more.
         let running: Vec<u32> = numbers
-            .filter(|pid| process::cgroup_of(*pid).is_some_and(is_below))
+            .filter(|pid| cgroup_of(*pid).is_some_and(is_below))
             .collect();
         if self.reads_packages {
             let executables = running.iter().filter_map(|pid| {
@@ -406,6 +422,11 @@ impl State {
                 Some((fs::read_link(&exe).ok()?, fs::File::open(&exe).ok()?))
             });
             self.packages.look_up(executables, until);
+        }
+        if self.reads_containers {
+            let groups: BTreeSet<_> = running.iter().filter_map(|pid| cgroup_of(*pid)).collect();
+            self.containers
+                .look_up(groups.iter().map(String::as_str), until);
         }
         let known = running
             .into_iter()
@@ -428,7 +449,8 @@ impl State {
             };
             self.objects.bound(Some(until));
             let packages = self.reads_packages.then_some(&self.packages);
-            let read = process::read(pid, &before, &mut self.objects, packages);
+            let containers = self.reads_containers.then_some(&self.containers);
+            let read = process::read(pid, &before, &mut self.objects, packages, containers);
             self.objects.bound(None);
             let Some(read) = read else {
                 return Ok(None);
@@ -444,13 +466,13 @@ impl State {
         Ok(None)
     }
 
-    /// Says who a process is, if that is known. A program whose package is not known yet would
-    /// meet a rule that asks for another package: so nobody is told of it.
+    /// Says who a process is, if that is known. A program whose package or container is
+    /// not known yet would meet a rule that asks for another one: so nobody is told of it.
     pub(super) fn identify(&mut self, pid: u32, tell: bool) -> Result<Identified, weir_bpf::Error> {
         let Some((seen, read)) = self.read(pid)? else {
             return Ok(Identified::Gone);
         };
-        if !read.is_package_known {
+        if read.is_looked_up {
             return Ok(Identified::Later);
         }
         let bits = bits_of(&self.policy, &read);
@@ -472,14 +494,17 @@ impl State {
         Ok(Identified::Known)
     }
 
-    /// Identifies those whose packages were looked up. Who is gone by now is listed as one
-    /// that has ended too early; who does not stand still is asked about when it sends again.
+    /// Identifies those whose packages or containers were looked up. Who is gone by now is listed
+    /// as one that has ended too early; who does not stand still is asked about when it sends
+    /// again.
     ///
     /// # Errors
     /// The first of those of the kernel: the others are identified all the same.
     pub(super) fn identify_answered(&mut self) -> Result<(), weir_bpf::Error> {
         let mut result = Ok(());
-        for pid in self.packages.take_answered() {
+        let mut answered = self.packages.take_answered();
+        answered.append(&mut self.containers.take_answered());
+        for pid in answered {
             match self.identify(pid, true) {
                 // It waits again: dpkg has written meanwhile.
                 Ok(Identified::Later) => (),
@@ -515,13 +540,23 @@ impl State {
         // Only now may they write.
     }
 
-    /// Has programs asked about again of which a file was being written, or not read yet.
+    /// Has programs asked about again of which a file was being written, or not read yet, or
+    /// whose container has labels now.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
         self.programs.forget_old(
             &self.identity,
             AGAIN,
             |read| matches!(read.without, Some((_, why)) if why.is_for_now()),
-        )
+        )?;
+        let (groups, _) = self.programs.without_labels();
+        let found = self.containers.found_again(groups.into_iter());
+        if found.is_empty() {
+            return Ok(());
+        }
+        self.programs.forget(&self.identity, |read| {
+            let group = group_of(&read.program.cgroup);
+            read.without_labels.is_some() && group.is_some_and(|(group, _)| found.contains(group))
+        })
     }
 }
 

@@ -7,8 +7,8 @@ use weir_bpf::identity::{DecidedBy, Hits, Identity, IdentityCounts, Level};
 use weir_identity::{Digest, Object, Rule};
 
 use super::{
-    Apps, KeptName, LearningStatus, PackageStatus, PromptStatus, Replaced, cut::Cuts,
-    prompt::ANSWER,
+    Apps, ContainerStatus, KeptName, LearningStatus, PackageStatus, PromptStatus, Replaced,
+    cut::Cuts, prompt::ANSWER,
 };
 
 /// `[app]` as it is in force.
@@ -55,6 +55,9 @@ pub struct AppStatus {
     pub kept_names: Vec<KeptName>,
     /// What is remembered of the packages of programs; `None`: no rule asks for packages.
     pub packages: Option<PackageStatus>,
+    /// Containers whose labels are remembered, and which are not known; `None`: no rule asks for
+    /// labels.
+    pub containers: Option<ContainerStatus>,
 }
 
 /// One rule, and what it has decided.
@@ -197,6 +200,7 @@ impl Apps {
             replaced: state.files.replaced().cloned().collect(),
             kept_names: self.names.kept(),
             packages: state.reads_packages.then(|| state.packages.status()),
+            containers: state.reads_containers.then(|| state.containers.status()),
         }))
     }
 

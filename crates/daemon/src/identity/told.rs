@@ -18,6 +18,7 @@ use super::{
     process::{self, script_file},
     programs::KnownProgram,
 };
+use crate::host::cgroup_of;
 
 /// Is the event about a connection that is dropped until somebody says that it may pass?
 pub(super) fn waits(event: &IdentityEvent) -> bool {
@@ -161,7 +162,7 @@ impl State {
                 .into_iter()
                 .map(|(pid, path)| format!("{pid} {path}"))
                 .collect(),
-            cgroup: process::cgroup_of(event.pid)
+            cgroup: cgroup_of(event.pid)
                 .or_else(|| program.map(|program| program.read.program.cgroup.clone()))
                 .unwrap_or_default(),
             rule,

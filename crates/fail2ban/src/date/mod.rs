@@ -608,7 +608,9 @@ mod tests {
     #[test]
     fn patterns_whose_groups_stand_in_a_class_are_refused() {
         for pattern in ["[(]at[)]", "[({DAT]*", "[{EPOCH}]", "^[{LEPOCH}]"] {
-            let error = Dates::new(Some(pattern)).err().expect(pattern);
+            let Err(error) = Dates::new(Some(pattern)) else {
+                panic!("{pattern} is accepted");
+            };
             assert!(error.to_string().contains("no group"), "{error}");
         }
         for pattern in [

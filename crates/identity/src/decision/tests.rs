@@ -431,6 +431,78 @@ fn control_groups_are_named_by_patterns() {
     }
 }
 
+#[test]
+fn containers_are_meant_by_their_labels() {
+    let labels = |all: &[(&str, &str)]| {
+        let all = all.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        crate::Container::Labels(all.collect())
+    };
+    let web = labels(&[("app", "web"), ("team", "")]);
+    // Of rules that allow and that deny.
+    let meets = |key: &str, container: &crate::Container| {
+        ["allow", "drop"].map(|verdict| {
+            let text = format!("[app]\n[app.rules.r]\nverdict = '{verdict}'\n{key}\n");
+            let (config, _) = parsed(&text).unwrap();
+            assert!(config.rules[0].asks_cgroup() && config.rules[0].asks_container());
+            let program = Program {
+                container: container.clone(),
+                ..Program::default()
+            };
+            config.rules[0].is_about(&program)
+        })
+    };
+    for (key, container, is) in [
+        ("container = 'app=web'", &web, [true; 2]),
+        ("container = 'app=w*b'", &web, [true; 2]),
+        ("container = 'app'", &web, [true; 2]),
+        ("container = 'team'", &web, [true; 2]),
+        ("container = 'team='", &web, [true; 2]),
+        ("container = 'app=we'", &web, [false; 2]),
+        ("container = 'ap*=web'", &web, [false; 2]),
+        ("container = ['app=db', 'app=web']", &web, [true; 2]),
+        ("container = 'app=web'", &labels(&[]), [false; 2]),
+        ("container = 'app'", &crate::Container::None, [false; 2]),
+        ("container = 'app'", &crate::Container::Unknown, [false; 2]),
+        ("container = 'app=db'\nnot = 'container'", &web, [true; 2]),
+        (
+            "container = 'app'\nnot = 'container'",
+            &crate::Container::None,
+            [true; 2],
+        ),
+        // Nobody can say that it is another one.
+        (
+            "container = 'app'\nnot = 'container'",
+            &crate::Container::Unknown,
+            [false, true],
+        ),
+    ] {
+        assert_eq!(meets(key, container), is, "{key}: {container:?}");
+    }
+    let refused = |text: &str, told: &str| {
+        let error = parsed(text).unwrap_err();
+        assert!(error.contains(told), "{error}");
+    };
+    refused(
+        "[app.rules.r]\nverdict = 'allow'\ncontainer = '=web'\n",
+        "weir.toml:3: container in [app.rules.r] is \"=web\": it is no label; allowed: a label",
+    );
+    refused(
+        "[app]\ncontainer_sockets = ['/run/other.sock']\n",
+        "weir.toml:2: container_sockets in [app] without a rule that has container",
+    );
+    let rule = "[app.rules.r]\nverdict = 'allow'\ncontainer = 'app'\n";
+    refused(
+        &format!("[app]\ncontainer_sockets = ['docker.sock']\n{rule}"),
+        "weir.toml:2: container_sockets in [app] has \"docker.sock\"; allowed: a list of 1-8",
+    );
+    refused(
+        &format!("[app]\ncontainer_sockets = []\n{rule}"),
+        "weir.toml:2: container_sockets in [app] has 0 entries",
+    );
+    let (config, _) = parsed(rule).unwrap();
+    assert_eq!(config.container_sockets.len(), 2);
+}
+
 /// One more than there is room for.
 #[test]
 fn what_the_kernel_has_no_room_for_is_refused() {
@@ -549,7 +621,9 @@ proptest! {
             prompt_timeout: None,
             level: Level::Auto,
             cgroup: None,
-            private_names: Vec::new(),            rules: rules.clone(),
+            private_names: Vec::new(),
+            container_sockets: Vec::new(),
+            rules: rules.clone(),
             rule_lines: Vec::new(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();
@@ -577,6 +651,7 @@ proptest! {
             level: Level::Auto,
             cgroup: None,
             private_names: Vec::new(),
+            container_sockets: Vec::new(),
             rules,
             rule_lines: Vec::new(),
         };
@@ -608,7 +683,9 @@ proptest! {
             prompt_timeout: None,
             level: Level::Auto,
             cgroup: None,
-            private_names: Vec::new(),            rules,
+            private_names: Vec::new(),
+            container_sockets: Vec::new(),
+            rules,
             rule_lines: Vec::new(),
         };
         let policy = Policy::compile(&config, &Known::default()).unwrap();

@@ -1,0 +1,241 @@
+use std::{os::unix::net::UnixListener, thread};
+
+use super::*;
+
+const ID: &str = "3f9a0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566778899aabbccdde";
+
+/// A runtime that gives these answers, one after the other, and asks to be asked properly.
+fn runtime(dir: &Path, answers: Vec<Vec<u8>>) -> (PathBuf, thread::JoinHandle<()>) {
+    let path = dir.join("runtime.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let serve = thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            let mut chunk = [0; 512];
+            while !asked.ends_with(b"\r\n\r\n") {
+                let length = stream.read(&mut chunk).unwrap();
+                asked.extend(&chunk[..length]);
+            }
+            let asked = String::from_utf8(asked).unwrap();
+            let line = format!("GET /v1.24/containers/{ID}/json HTTP/1.0\r\n");
+            assert!(asked.starts_with(&line), "{asked}");
+            // Who has heard enough hangs up.
+            let _ = stream.write_all(&answer);
+        }
+    });
+    (path, serve)
+}
+
+fn found(pid: u32, labels: &str) -> Vec<u8> {
+    format!("HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{{\"Id\":\"{ID}\",\"State\":{{\"Pid\":{pid}}},\"Config\":{{\"Labels\":{labels}}}}}").into_bytes()
+}
+
+fn why(known: &Known) -> String {
+    known.labels.as_ref().unwrap_err().to_string()
+}
+
+#[test]
+fn a_container_is_found_in_the_path_of_a_control_group() {
+    for (cgroup, group) in [
+        (format!("/system.slice/docker-{ID}.scope"), Some("scope")),
+        (
+            format!("/machine.slice/libpod-{ID}.scope/container/init"),
+            Some("scope"),
+        ),
+        (
+            format!("/kubepods.slice/cri-containerd-{ID}.scope"),
+            Some("scope"),
+        ),
+        (format!("/docker/{ID}/child"), Some("dde")),
+        (format!("/docker/{}", &ID[1..]), None),
+        (format!("/docker/{ID}0"), None),
+        (format!("/docker/{}", ID.to_uppercase()), None),
+        ("/system.slice/ssh.service".to_owned(), None),
+        ("/".to_owned(), None),
+        (String::new(), None),
+    ] {
+        let found = group_of(&cgroup);
+        assert_eq!(found.is_some(), group.is_some(), "{cgroup}");
+        if let (Some((found, id)), Some(end)) = (found, group) {
+            assert_eq!(id, ID);
+            assert!(found.ends_with(end) && cgroup.starts_with(found), "{found}");
+        }
+    }
+    // Podman's monitor is not in the container whose number it has in its name.
+    let monitor = format!("/machine.slice/libpod-conmon-{ID}.scope");
+    let own = format!("/machine.slice/libpod-{ID}.scope");
+    assert_ne!(group_of(&monitor), group_of(&own));
+    // Of containers in each other the outer one counts: its runtime is this host's.
+    let inner = format!("/docker/{ID}/docker/{}", ID.replace('3', "4"));
+    assert_eq!(group_of(&inner).unwrap().0, format!("/docker/{ID}"));
+}
+
+#[test]
+fn an_answer_that_is_none_gives_no_labels_and_a_reason() {
+    let group = format!("/docker/{ID}");
+    let own = std::process::id();
+    let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n";
+    let many = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_LABELS));
+    for (answer, told) in [
+        (
+            b"HTTP/1.0 404 Not Found\r\n\r\n{}".to_vec(),
+            "no container runtime knows it, of ",
+        ),
+        (
+            b"HTTP/1.0 500 \x1b[2J\r\n\r\n".to_vec(),
+            "the answer is \"HTTP/1.0 500 \\u{1b}[2J\"",
+        ),
+        (b"hello\r\n".to_vec(), "the answer is no HTTP"),
+        (
+            b"HTTP/1.0 200 OK\r\n\r\n[]".to_vec(),
+            "the answer is not Docker's",
+        ),
+        (chunked.to_vec(), "the answer is not Docker's"),
+        (
+            vec![b'x'; MAX_ANSWER as usize + 1],
+            "the answer has more than 1048576 bytes",
+        ),
+        (
+            found(own, "{\"app\":\"web\"}"),
+            "is not in its control group",
+        ),
+        (found(0, "{\"app\":\"web\"}"), "is not in its control group"),
+        (found(own, &many), "is not in its control group"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, serve) = runtime(dir.path(), vec![answer]);
+        let until = Instant::now() + Duration::from_secs(20);
+        let known = ask(&[path], &group, ID, until);
+        serve.join().unwrap();
+        assert!(why(&known).contains(told), "{}", why(&known));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let absent = dir.path().join("absent.sock");
+    let known = ask(std::slice::from_ref(&absent), &group, ID, Instant::now());
+    assert!(why(&known).contains("no container runtime is there, of "));
+    // The next runtime is asked, and the mistake of one that answers goes before.
+    let (path, serve) = runtime(dir.path(), vec![b"nonsense".to_vec()]);
+    let until = Instant::now() + Duration::from_secs(20);
+    let known = ask(&[absent, path], &group, ID, until);
+    serve.join().unwrap();
+    assert!(why(&known).contains("runtime.sock: the answer is no HTTP"));
+}
+
+#[test]
+fn labels_are_those_of_the_group_of_the_first_process() {
+    let cgroup = cgroup_of(std::process::id()).unwrap();
+    let inspected = |labels: &str| {
+        let text = found(std::process::id(), labels);
+        let at = text.windows(4).position(|f| f == b"\r\n\r\n").unwrap();
+        serde_json::from_slice::<Inspected>(&text[at + 4..]).unwrap()
+    };
+    // The group of this process, as a container's would be named.
+    if let Some((group, _)) = group_of(&cgroup) {
+        let labels = inspected("{\"app\":\"web\"}").labels_at(group).unwrap();
+        assert_eq!(labels["app"], "web");
+    }
+    let error = inspected("null").labels_at("/docker/other").unwrap_err();
+    assert!(error.to_string().contains("is not in its control group"));
+}
+
+/// A runtime that stands still holds up nobody for longer than it may.
+#[test]
+fn a_runtime_that_does_not_answer_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mute.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let error = inspect(&path, ID, Duration::from_millis(50)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    // Its queue is full, too.
+    let full: Vec<_> = (0..5000)
+        .map_while(|_| {
+            let stream = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+            let stream = stream.unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let address = socket2::SockAddr::unix(&path).unwrap();
+            stream.connect(&address).ok().map(|()| stream)
+        })
+        .collect();
+    assert!(!full.is_empty());
+    assert!(inspect(&path, ID, Duration::from_millis(50)).is_err());
+    drop(listener);
+}
+
+#[test]
+fn what_is_remembered_and_what_waits_is_bounded() {
+    let containers = Containers::default();
+    let group = |n: usize| format!("/docker/{n:064x}");
+    {
+        let mut table = containers.0.table();
+        // Nobody asks.
+        table.is_started = true;
+        for n in 0..=MAX_KNOWN {
+            let known = Known {
+                labels: Ok(BTreeMap::new()),
+                at: Instant::now(),
+            };
+            table.note(group(n), known);
+        }
+    }
+    let status = containers.status();
+    assert_eq!((status.known, status.waiting), (MAX_KNOWN, 0));
+    assert!(containers.of(&group(1), 1).is_some());
+    // The first one has made room.
+    assert_eq!(containers.of(&group(0), 1), None);
+    for n in 0..=MAX_WAITING {
+        assert_eq!(containers.of(&group(100_000 + n), 7), None);
+    }
+    let status = containers.status();
+    assert_eq!((status.waiting, status.put_off), (MAX_WAITING, 2));
+    for pid in 0..=MAX_PROCESSES as u32 {
+        assert_eq!(containers.of(&group(0), 1000 + pid), None);
+    }
+    let mut table = containers.0.table();
+    assert_eq!(table.waiting[&group(0)].len(), MAX_PROCESSES);
+    // Who has waited asks again.
+    table.release_all();
+    drop(table);
+    assert_eq!(containers.take_answered().len(), MAX_PROCESSES + 1);
+    // No process of none is asked about.
+    assert_eq!(
+        containers.of("/system.slice/a.service", 1),
+        Some((Container::None, None))
+    );
+}
+
+/// A container without labels is asked for again, and not before its time.
+#[test]
+fn a_container_that_was_not_known_is_found_again() {
+    let containers = Containers::default();
+    let group = format!("/docker/{ID}");
+    let note = |labels, at| {
+        containers
+            .0
+            .table()
+            .note(group.clone(), Known { labels, at })
+    };
+    containers.0.table().is_started = true;
+    note(Err(NoLabels("x".into())), Instant::now());
+    let groups = [group.as_str()];
+    assert!(containers.found_again(groups.into_iter()).is_empty());
+    assert_eq!(containers.status().waiting, 0);
+    let (container, why) = containers.of(&group, 1).unwrap();
+    assert_eq!(
+        (container, why),
+        (Container::Unknown, Some(NoLabels("x".into())))
+    );
+    if let Some(before) = Instant::now().checked_sub(AGAIN) {
+        note(Err(NoLabels("x".into())), before);
+        assert!(containers.found_again(groups.into_iter()).is_empty());
+        assert_eq!(containers.status().waiting, 1);
+    }
+    note(Ok(BTreeMap::new()), Instant::now());
+    assert_eq!(
+        containers.found_again(groups.into_iter()),
+        [group.clone()].into()
+    );
+    // Other runtimes have not been asked yet.
+    containers.ask_at(&["/run/other.sock".into()]);
+    assert_eq!(containers.status().known, 0);
+}

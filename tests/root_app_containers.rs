@@ -1,0 +1,205 @@
+//! Rules about containers by their labels, as a real Podman gives them to real containers.
+
+#[path = "common/app_host.rs"]
+mod app_host;
+mod common;
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use app_host::{ADDRESSES, TestHost};
+use common::{skipped, soon};
+use weir_netlab::Child;
+
+const RULES: &str = "default = \"drop\"\nunknown = \"drop\"\ncontainer_sockets = [\"{dir}/absent.sock\", \"{dir}/podman.sock\"]\n[app.rules.web]\nverdict = \"allow\"\ncontainer = [\"app=w*b\", \"other\"]\nports = [\"8080/tcp\"]\n";
+
+/// A Podman of its own, with containers of this host's /usr in the namespace and below the
+/// control group that are judged.
+struct Podman {
+    dir: PathBuf,
+    options: Vec<String>,
+    parent: String,
+    netns: PathBuf,
+}
+
+impl Podman {
+    fn new(host: &TestHost) -> Self {
+        let dir = host.host.path("podman");
+        let root = dir.join("root");
+        for name in ["usr", "etc", "proc", "sys", "dev", "tmp", "run"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            symlink(format!("usr/{name}"), root.join(name)).unwrap();
+        }
+        let below = |name: &str| dir.join(name).display().to_string();
+        let options = [
+            format!("--root={}", below("storage")),
+            format!("--runroot={}", below("runroot")),
+            format!("--tmpdir={}", below("libpod")),
+            "--storage-driver=vfs".into(),
+            "--runtime=runc".into(),
+            // There is no systemd, and on a hybrid hierarchy no crun.
+            "--cgroup-manager=cgroupfs".into(),
+            "--events-backend=file".into(),
+        ];
+        Self {
+            dir,
+            options: options.into(),
+            parent: format!("/{}", host.instance),
+            netns: host.space.path(),
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("podman");
+        command.args(&self.options).args(words).stdin(Stdio::null());
+        command
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        let done = self.command(words).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "podman {words:?}: {said}");
+        done
+    }
+
+    /// A container with these labels, which stands still; its number.
+    fn run(&self, name: &str, labels: &[&str]) -> String {
+        let root = self.dir.join("root").display().to_string();
+        let netns = format!("--network=ns:{}", self.netns.display());
+        let parent = format!("--cgroup-parent={}", self.parent);
+        let mut words = vec!["run", "-d", "--name", name, &netns, &parent];
+        // What this process may have is less than Podman asks for.
+        words.extend(["--ulimit=nofile=512:512", "--ulimit=nproc=4096:4096"]);
+        words.extend(["-v", "/usr:/usr:ro"]);
+        for label in labels {
+            words.extend(["--label", label]);
+        }
+        words.extend(["--rootfs", &root, "/usr/bin/sleep", "600"]);
+        let done = self.ask(&words);
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    }
+
+    /// What curl says of the server in a container.
+    fn curl(&self, name: &str, address: &str) -> String {
+        let url = format!("http://{address}:8080/");
+        let mut words = vec!["exec", name, "/usr/bin/curl", "-sS", "-o", "/dev/null"];
+        words.extend(["-w", "%{http_code}", "--max-time", "4", &url]);
+        let done = self.command(&words).output().unwrap();
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    /// Serves Docker's API at podman.sock of the host.
+    fn serve(&self, host: &TestHost) -> Child {
+        let socket = host.host.path("podman.sock");
+        let at = format!("unix://{}", socket.display());
+        let mut command = self.command(&["system", "service", "--time=0", &at]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = Child::new("podman", command.spawn().unwrap());
+        soon("Podman's socket", || {
+            std::os::unix::net::UnixStream::connect(&socket).ok()
+        });
+        child
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _ = self.command(&["rm", "-f", "-a", "-t", "0"]).output();
+        // Podman's mounts for what has ended.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let below = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for mount in below.filter(|mount| Path::new(mount).starts_with(&self.dir)) {
+            let _ = Command::new("umount").args(["-l", mount]).output();
+        }
+    }
+}
+
+#[test]
+fn root_a_container_is_allowed_by_its_labels() {
+    if skipped(&["podman", "runc", "curl"]) {
+        return;
+    }
+    let mut podman = None;
+    let Some(host) = TestHost::with("labels", RULES, |host| {
+        let made = Podman::new(host);
+        let id = made.run("early", &["app=web"]);
+        podman = Some((made, id));
+    }) else {
+        return;
+    };
+    let (podman, early) = podman.unwrap();
+    // Nobody says what labels it has: that is told, and nobody gets out.
+    for address in ADDRESSES {
+        assert_eq!(podman.curl("early", address), "000", "{address}");
+    }
+    let alerts = || host.host.json(&["status"])["alerts"].to_string();
+    soon("the alert", || {
+        let alerts = alerts();
+        let told = alerts.contains("the labels of 1 containers are not known")
+            && alerts.contains(&early)
+            && alerts.contains("no container runtime is there, of ");
+        told.then_some(())
+    });
+    let serving = podman.serve(&host);
+    // It is asked again after half a minute.
+    soon("the container's labels", || {
+        (podman.curl("early", ADDRESSES[0]) == "200").then_some(())
+    });
+    soon("no alert", || (!alerts().contains("labels")).then_some(()));
+    podman.run("late", &["x=y", "other="]);
+    podman.run("db", &["app=db"]);
+    for address in ADDRESSES {
+        for (name, wanted) in [("early", "200"), ("late", "200"), ("db", "000")] {
+            soon(name, || {
+                (podman.curl(name, address) == wanted).then_some(())
+            });
+        }
+        assert_eq!(
+            host.curl(address),
+            "000",
+            "outside of containers: {address}"
+        );
+    }
+    let pid = podman.ask(&["inspect", "late", "--format", "{{.State.Pid}}"]);
+    let pid = String::from_utf8(pid.stdout).unwrap();
+    let (_, why) = host.host.ask(&["app", "why", pid.trim()]);
+    assert!(
+        why.contains("container other x=y") && why.contains("rule web"),
+        "{why}"
+    );
+
+    // A control group of somebody's with the container's number in its name is another one.
+    let group = host.cgroup.join("own").join(format!("libpod-{early}"));
+    fs::create_dir_all(&group).unwrap();
+    let enter = format!("echo 0 > {}/cgroup.procs && exec \"$@\"", group.display());
+    for address in ADDRESSES {
+        let url = format!("http://{address}:8080/");
+        let words = ["-c", &enter, "sh", "curl", "-s", "--max-time", "4", &url];
+        let done = host.space.output("sh", &words).unwrap();
+        assert!(!done.status.success(), "{address}");
+    }
+    soon("the alert", || {
+        alerts()
+            .contains("is not in its control group")
+            .then_some(())
+    });
+    fs::remove_dir(&group).unwrap();
+    fs::remove_dir(group.parent().unwrap()).unwrap();
+
+    // Labels that are known stay known when the runtime ends.
+    drop(serving);
+    for address in ADDRESSES {
+        assert_eq!(podman.curl("early", address), "200", "{address}");
+    }
+    let status = host.host.json(&["status"]);
+    let containers = &status["app"]["containers"];
+    assert!(containers["known"].as_u64().unwrap() >= 2, "{status}");
+}
