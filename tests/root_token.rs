@@ -11,6 +11,8 @@ mod common;
 mod conditions;
 #[path = "root_token/conduits.rs"]
 mod conduits;
+#[path = "root_token/daf.rs"]
+mod daf;
 #[path = "root_token/datagrams.rs"]
 mod datagrams;
 #[path = "root_token/frames.rs"]

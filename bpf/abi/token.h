@@ -8,7 +8,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define TOKEN_ABI 2
+#define TOKEN_ABI 3
 
 #define TOKEN_VERSION 1
 /* A TCP option for experiments (RFC 4727), told from others by its ExID (RFC 6994). */
@@ -68,6 +68,15 @@
 #define TOKEN_SCOPE_FLOW    1
 #define TOKEN_SCOPE_PAYLOAD 2
 #define TOKEN_SCOPE_SHIFT   8
+/* No token at all, but the signature of DAF in each segment: no conduit is beside it. */
+#define TOKEN_SCOPE_DAF 3
+
+/* The signature of DAF: an IPv4 option for experiments (RFC 4727), the first one of the
+ * header, with HMAC-SHA256 of the TCP payload and of nothing else. */
+#define TOKEN_DAF_KIND	0x5e
+#define TOKEN_DAF_BYTES 34
+/* With the padding behind it. */
+#define TOKEN_DAF_ROOM 36
 
 /* Refused packets that are kept, of each outcome: the last ones. */
 #define TOKEN_KEPT 64
@@ -143,8 +152,26 @@ struct token_control {
 	__u64 cgroup;  /* the id of the control group in which this holds */
 	__u64 netns;   /* the cookie of the network namespace of token_interfaces; 0: no
 			* segments are signed */
+	/* A bit for each requirement of TOKEN_SCOPE_DAF. */
+	__u64 daf;
 	__u32 generation; /* counts up; its lowest bit says which policy */
 	__u32 requirements;
+};
+
+/* HMAC-SHA256 with the key of DAF, as it is before the first byte of a message: the state
+ * of the inner and of the outer hash behind the block of the key. */
+struct token_daf_key {
+	__u32 inner[8];
+	__u32 outer[8];
+	__u32 is_there;
+};
+
+/* As it stands in an IPv4 header of 14 words. */
+struct token_daf_option {
+	__u8 kind;
+	__u8 len;
+	__u8 mac[32];
+	__u8 padding[2]; /* no operation, and the end of the list */
 };
 
 #define TOKEN_LOG     0 /* counted, and passes */
@@ -153,7 +180,7 @@ struct token_control {
 struct token_requirement {
 	__u32 networks; /* their number; 0: all sources */
 	__u8 mode;	/* TOKEN_LOG, TOKEN_REQUIRE */
-	__u8 scope;	/* TOKEN_SCOPE_FLOW, TOKEN_SCOPE_PAYLOAD */
+	__u8 scope;	/* TOKEN_SCOPE_FLOW, TOKEN_SCOPE_PAYLOAD, TOKEN_SCOPE_DAF */
 	__u8 pad[2];
 };
 
@@ -291,8 +318,8 @@ enum token_udp_table {
 	TOKEN_UDP_TABLES,
 };
 
-/* Segments of connections whose scope is the payload. All but the first kind are dropped.
- */
+/* Segments of connections whose scope is the payload, or with the signature of DAF. All
+ * but the first kind are dropped. */
 enum token_segment_signing {
 	TOKEN_SEGMENT_SIGNED,
 	TOKEN_SEGMENT_NO_SIGNER, /* no key, or not one known program */
@@ -301,6 +328,7 @@ enum token_segment_signing {
 				  * another network namespace: then it is the SYN */
 	TOKEN_SEGMENT_NO_ROOM,	 /* other options are in the way */
 	TOKEN_SEGMENT_BROKEN,	 /* the kernel failed */
+	TOKEN_SEGMENT_TOO_BIG, /* of DAF: longer than the device takes, or in fragments */
 	TOKEN_SEGMENT_SIGNINGS,
 };
 
@@ -309,7 +337,9 @@ _Static_assert(sizeof(struct token_segment) == TOKEN_SEGMENT_BYTES, "abi");
 _Static_assert(sizeof(struct token_statement) == 56, "abi");
 _Static_assert(sizeof(struct token_signer) == 40, "abi");
 _Static_assert(sizeof(struct token_socket) == 28, "abi");
-_Static_assert(sizeof(struct token_control) == 56, "abi");
+_Static_assert(sizeof(struct token_control) == 64, "abi");
+_Static_assert(sizeof(struct token_daf_key) == 68, "abi");
+_Static_assert(sizeof(struct token_daf_option) == TOKEN_DAF_ROOM, "abi");
 _Static_assert(sizeof(struct token_network) == 24, "abi");
 _Static_assert(sizeof(struct token_claim) == 8, "abi");
 _Static_assert(sizeof(struct token_claimed) == 32, "abi");

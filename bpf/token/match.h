@@ -18,6 +18,9 @@
 #include "token/datagram.h"
 
 #define MATCH 0xffff
+/* What match_anew says where a requirement, whose number is added, goes by signatures of
+ * DAF: its caller looks at them, for the stack has no room for both. */
+#define MATCH_BY_DAF 0x10000
 
 /* The requirements about the port of a packet; 0: none. */
 static __always_inline __u64 candidates_of(const struct token_packet *packet,
@@ -49,6 +52,8 @@ static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *pac
 	if (!search.found)
 		return 0;
 	search.found--;
+	if (scope_of(control, search.found) == TOKEN_SCOPE_DAF)
+		return MATCH_BY_DAF + search.found;
 	if (packet->protocol == IPPROTO_UDP) {
 		outcome = judge_datagram(skb, packet, control, search.found);
 	} else if (packet->tcp.syn && !packet->tcp.ack) {
@@ -79,7 +84,7 @@ int weir_token_match(struct __sk_buff *skb)
 	struct token_control *control = control_get();
 	struct token_packet packet = {};
 	struct token_flow *flow = NULL;
-	__u32 generation, used;
+	__u32 generation, used, said;
 
 	if (!control)
 		return 0;
@@ -97,7 +102,13 @@ int weir_token_match(struct __sk_buff *skb)
 				       ? MATCH
 				       : 0;
 	}
-	return match_anew(skb, &packet, control, generation, flow);
+	said = match_anew(skb, &packet, control, generation, flow);
+	if (said < MATCH_BY_DAF)
+		return said;
+	return finish(control, &packet, verify_daf(skb, &packet, control),
+		      said - MATCH_BY_DAF)
+		       ? MATCH
+		       : 0;
 }
 
 #endif

@@ -8,6 +8,8 @@
  *   tc egress           a datagram of a known program gets its token (sign_datagram.h)
  *   tc egress           so does each segment, where the scope is the payload
  *                       (sign_segment.h)
+ *   tc egress           so does each segment where the other side has DAF (sign_daf.h)
+ *   tc ingress          and what the path takes is reckoned with it (sign_daf.h)
  *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h),
  *                       and no other datagrams (datagram.h)
  *   cgroup_skb/egress   datagrams that begin a flow from such a port (datagram.h)
@@ -17,5 +19,6 @@
  * the receiver's sockets are known, and packets are whole. */
 #include "token/match.h"
 #include "token/sign_segment.h"
+#include "token/sign_daf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

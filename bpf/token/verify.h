@@ -8,7 +8,7 @@
 #ifndef WEIR_TOKEN_VERIFY_H
 #define WEIR_TOKEN_VERIFY_H
 
-#include "token/segment.h"
+#include "token/daf.h"
 
 #define TCP_LISTEN 10
 #define SOCK_DGRAM 2
@@ -256,16 +256,23 @@ static __noinline enum token_outcome verify_token(struct token_packet *packet,
 	return TOKEN_VALID;
 }
 
-/* Does a requirement want a token in each segment? */
-static __always_inline int wants_payload(const struct token_control *control,
-					 __u32 requirement)
+/* What a requirement wants tokens to be about; 0: it is none. */
+static __always_inline __u32 scope_of(const struct token_control *control,
+				      __u32 requirement)
 {
 	__u32 place =
 		(requirement & 63) + (control->generation & 1 ? TOKEN_REQUIREMENTS : 0);
 	struct token_requirement *about;
 
 	about = bpf_map_lookup_elem(&token_requirements, &place);
-	return about && about->scope == TOKEN_SCOPE_PAYLOAD;
+	return about ? about->scope : 0;
+}
+
+/* Does a requirement want a token in each segment? */
+static __always_inline int wants_payload(const struct token_control *control,
+					 __u32 requirement)
+{
+	return scope_of(control, requirement) == TOKEN_SCOPE_PAYLOAD;
 }
 
 /* A segment behind the SYN of a connection whose segments are to have tokens, and whose
@@ -503,6 +510,34 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted 
 	return finish(control, &packet, outcome, search.found);
 }
 
+#define NOT_OF_DAF (-1)
+
+/* A packet for a socket at a port of `candidates`, where some go by signatures of DAF:
+ * each packet proves itself, and none of what is known of a flow counts. 1: it passes.
+ * NOT_OF_DAF: the requirement that is about its source is another one. */
+static __noinline int judge_daf(struct __sk_buff *skb,
+				const struct token_control *control, __u64 candidates)
+{
+	struct token_search search = {};
+	struct token_packet packet = {};
+	enum token_outcome outcome = TOKEN_MALFORMED;
+
+	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
+	search.network.bits = 32 + 128;
+	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
+	search.candidates = candidates;
+	search.second = control->generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	if (!search.found)
+		return NOT_OF_DAF;
+	search.found--;
+	if (scope_of(control, search.found) != TOKEN_SCOPE_DAF)
+		return NOT_OF_DAF;
+	if (!search.is_sourceless)
+		outcome = verify_daf(skb, &packet, control);
+	return finish(control, &packet, outcome, search.found);
+}
+
 /* A packet for a TCP socket at a port of `candidates`. 1: it passes. One of a connection
  * that is known is not read, unless each of its segments has to prove itself: it has
  * nothing of the others on its way. */
@@ -511,9 +546,13 @@ static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock
 					  __u64 candidates)
 {
 	struct token_accepted *accepted;
+	int is_of_daf = (candidates & control->daf) != 0, said;
 
-	if (sk->state == TCP_LISTEN)
-		return judge_packet(skb, NULL, control, candidates);
+	if (sk->state == TCP_LISTEN) {
+		said = is_of_daf ? judge_daf(skb, control, candidates) : NOT_OF_DAF;
+		return said == NOT_OF_DAF ? judge_packet(skb, NULL, control, candidates)
+					  : said;
+	}
 	accepted =
 		bpf_sk_storage_get(&token_accepted, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!accepted)
@@ -522,6 +561,11 @@ static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock
 		accepted->is_own = 1;
 	if (accepted->is_own)
 		return 1;
+	if (is_of_daf) {
+		said = judge_daf(skb, control, candidates);
+		if (said != NOT_OF_DAF)
+			return said;
+	}
 	if (accepted->generation != control->generation)
 		return judge_packet(skb, accepted, control, candidates);
 	if (accepted->outcome == TOKEN_FREE)

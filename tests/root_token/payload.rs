@@ -20,7 +20,7 @@ use super::{
 const PROGRAMS: [&str; 2] = ["/usr/bin/python3", "ip"];
 
 /// Of each connection reads a line `N M`, and N bytes; answers their digest and M bytes.
-const SERVE: &str = "
+pub(super) const SERVE: &str = "
 import hashlib, os, socket, sys, threading
 def serve(c):
     try:
@@ -41,7 +41,7 @@ for port in map(int, sys.argv[1:]):
 
 /// Sends N bytes, waits for M, and says whether the digest is theirs. PIECES: in so many
 /// parts, a moment between them.
-const ASK: &str = "
+pub(super) const ASK: &str = "
 import hashlib, os, socket, sys, time
 address, port, n, m, pieces, patience = sys.argv[1], *map(int, sys.argv[2:])
 data = os.urandom(min(n, 1 << 20)) * (n // (1 << 20) + 1); data = data[:n]

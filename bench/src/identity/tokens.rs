@@ -47,6 +47,7 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
             key: KEY,
             identity: IDENTITY,
         }],
+        daf: None,
     }
 }
 

@@ -11,7 +11,7 @@ mod refused;
 
 pub use gate::match_pin;
 pub use interface_signer::{InterfaceSigner, SignedKind};
-pub use policy::{Claim, Conduit, Requirement, Scope, TokenPolicy};
+pub use policy::{Claim, Conduit, DafStates, Requirement, Scope, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
@@ -26,8 +26,8 @@ use crate::{
     mapped,
     memory::Words,
     skeleton::token::types::{
-        token_claim, token_claimed, token_control, token_key, token_met, token_network,
-        token_requirement, token_signer,
+        token_claim, token_claimed, token_control, token_daf_key, token_key, token_met,
+        token_network, token_requirement, token_signer,
     },
     small_maps::sum_of,
 };
@@ -164,8 +164,9 @@ pub struct DatagramFlowCounts {
 /// Flows of each of these tables at most.
 pub const MAX_DATAGRAM_FLOWS: usize = abi::TOKEN_DATAGRAM_FLOWS as usize;
 
-/// What became of segments of connections whose scope is the payload; see
-/// `enum token_segment_signing`. All but those that are signed were dropped.
+/// What became of segments of connections whose scope is the payload, or that get the
+/// signature of DAF; see `enum token_segment_signing`. All but those that are signed were
+/// dropped.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentCounts {
     /// Segments that left with a token.
@@ -180,10 +181,14 @@ pub struct SegmentCounts {
     pub without_room: u64,
     /// The kernel failed.
     pub broken: u64,
+    /// With the signature of DAF longer than the device takes, which TCP was told; or in
+    /// fragments.
+    pub too_big: u64,
 }
 
 impl SegmentCounts {
-    /// Segments that were dropped.
+    /// Segments that were dropped because they could not be signed. Those that were too long
+    /// TCP sends again in pieces that fit.
     pub fn dropped(&self) -> u64 {
         let Self {
             signed: _,
@@ -192,6 +197,7 @@ impl SegmentCounts {
             without_interface,
             without_room,
             broken,
+            too_big: _,
         } = self;
         without_signer + superpacket + without_interface + without_room + broken
     }
@@ -216,6 +222,7 @@ pub struct Tokens {
     udp_evicted: [AtomicU64; abi::TOKEN_UDP_TABLES as usize],
     requirements: MapHandle,
     claims: MapHandle,
+    daf_keys: MapHandle,
     identities: MapHandle,
     outcomes: MapHandle,
 }
@@ -404,6 +411,12 @@ impl Tokens {
                 .context(|| "write a key of an identity".into())?;
         }
         self.put_since(policy);
+        self.put_daf_key(second, policy.daf.as_ref())?;
+        control.daf = (0..)
+            .zip(&policy.requirements)
+            .fold(0, |bits, (number, of)| {
+                bits | u64::from(of.scope == Scope::Daf) << number
+            });
         control.netns = policy.netns;
         control.generation = generation;
         control.requirements = policy.requirements.len() as u32;
@@ -411,6 +424,7 @@ impl Tokens {
 
         // The policy is in force: what stays of others is an error all the same, and is
         // removed before the next one is written.
+        self.put_daf_key(!second, None)?;
         self.forget_networks_but(generation)?;
         remove_stale(&self.claims, |key| {
             let is_there = |key: token_claim| {
@@ -478,6 +492,22 @@ impl Tokens {
         remove_stale(&self.networks, |key| {
             value_of::<token_network>(key).is_some_and(|key| key.networks >> 8 != generation)
         })
+    }
+
+    /// Writes the key of DAF of even generations, or of the others.
+    fn put_daf_key(&self, second: bool, states: Option<&policy::DafStates>) -> Result<()> {
+        let raw = states.map_or_else(token_daf_key::default, |states| token_daf_key {
+            inner: states.inner,
+            outer: states.outer,
+            is_there: 1,
+        });
+        self.daf_keys
+            .update(
+                &u32::from(second).to_ne_bytes(),
+                bytes_of(&raw),
+                MapFlags::ANY,
+            )
+            .context(|| "write the key of DAF".into())
     }
 
     fn put_network(&self, networks: u32, prefix: &weir_core::Prefix, value: u32) -> Result<()> {
@@ -623,6 +653,7 @@ impl Tokens {
             without_interface: read(abi::TOKEN_SEGMENT_NO_PLACE)?,
             without_room: read(abi::TOKEN_SEGMENT_NO_ROOM)?,
             broken: read(abi::TOKEN_SEGMENT_BROKEN)?,
+            too_big: read(abi::TOKEN_SEGMENT_TOO_BIG)?,
         })
     }
 

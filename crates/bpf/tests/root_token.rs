@@ -23,6 +23,8 @@ use weir_token::{
     verify::{Segment, Verifier},
 };
 
+#[path = "root_token/daf.rs"]
+mod daf;
 #[path = "root_token/datagrams.rs"]
 mod datagrams;
 #[path = "root_token/known_flows.rs"]
@@ -35,16 +37,20 @@ const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;
 /// What the verifier of Linux 6.18 has looked at, and half as much again; that of 6.12 looks
 /// at up to a twentieth more.
-const MOST: [(&str, u64); 9] = [
+const MOST: [(&str, u64); 13] = [
     ("sign", 3_400),
     ("keep", 500),
     ("sign-udp", 12_000),
     ("sign-udp-ip", 12_000),
     ("sign-tcp", 22_500),
     ("sign-tcp-ip", 22_500),
-    ("verify", 73_500),
+    ("verify", 102_000),
     ("own", 3_200),
-    ("match", 42_000),
+    ("match", 81_000),
+    ("sign-daf", 100_000),
+    ("sign-daf-ip", 100_000),
+    ("daf-mtu", 1_500),
+    ("daf-mtu-ip", 1_500),
 ];
 
 /// The tables of an instance, gone when it is dropped.
@@ -145,6 +151,7 @@ impl Known {
                 key: self.secret.identity_key(self.id, &self.identity).0,
                 identity: self.prefix(),
             }],
+            daf: None,
         }
     }
 

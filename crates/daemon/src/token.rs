@@ -30,12 +30,13 @@ use weir_bpf::{
         TokenPolicy,
     },
 };
-use weir_core::Protocol;
+use weir_core::{Prefix, Protocol};
 use weir_events::alerts::Alerts;
 use weir_identity::Digest;
 use weir_token::{
     KeyId,
     config::{Requirement, Scope, TokenConfig},
+    daf::DafKey,
     key_ring::KeyRing,
 };
 
@@ -105,15 +106,23 @@ pub struct Tokens {
 /// What was read from files for what is in force.
 #[derive(Clone)]
 pub struct InForce {
-    keys: KeyRing,
+    secrets: Secrets,
     conduits: Conduits,
+}
+
+/// The keys of what is in force.
+#[derive(Clone)]
+struct Secrets {
+    keys: KeyRing,
+    /// `None`: nothing goes by signatures of DAF.
+    daf: Option<DafKey>,
 }
 
 struct State {
     kernel: kernel::Tokens,
     config: TokenConfig,
     observe: bool,
-    keys: KeyRing,
+    secrets: Secrets,
     /// The key with which the identities in `signers` sign.
     signs_with: Option<KeyId>,
     /// Who signs, by the number of the identity.
@@ -157,7 +166,15 @@ fn ranges_of(requirement: &Requirement, protocol: Protocol) -> Vec<(u16, u16)> {
 
 /// Does anything leave this host with a token?
 fn signs(config: &TokenConfig) -> bool {
-    !config.sign_to.is_empty() || !config.sign_udp_to.is_empty()
+    let signs_tcp = !config.sign_to.is_empty() && config.scope != Scope::Daf;
+    signs_tcp || !config.sign_udp_to.is_empty()
+}
+
+/// Does it take keys of tokens? Signatures of DAF alone do not.
+fn wants_keys(config: &TokenConfig) -> bool {
+    let mut requirements = config.requirements.iter();
+    let wants = requirements.any(|requirement| requirement.scope != Scope::Daf);
+    signs(config) || wants || config.daf_secret.is_none()
 }
 
 /// The kernel's word for a scope.
@@ -165,16 +182,29 @@ fn scope_of(scope: Scope) -> kernel::Scope {
     match scope {
         Scope::Flow => kernel::Scope::Flow,
         Scope::Payload => kernel::Scope::Payload,
+        Scope::Daf => kernel::Scope::Daf,
     }
 }
 
 fn policy_of(
     config: &TokenConfig,
     conduits: &Conduits,
-    keys: &KeyRing,
+    Secrets { keys, daf }: &Secrets,
     observe: bool,
     netns: u64,
 ) -> TokenPolicy {
+    let daf = daf.as_ref().map(|key| {
+        let states = key.states();
+        kernel::DafStates {
+            inner: states.inner,
+            outer: states.outer,
+        }
+    });
+    let without_tokens = |prefix: &Prefix| (*prefix, kernel::Conduit::Nothing);
+    let sign_to = match config.scope {
+        Scope::Daf => config.sign_to.iter().map(without_tokens).collect(),
+        Scope::Flow | Scope::Payload => conduits.kernel(false),
+    };
     let requirements = config.requirements.iter();
     let requirements = requirements.map(|requirement| kernel::Requirement {
         ports: ranges_of(requirement, Protocol::Tcp),
@@ -199,13 +229,14 @@ fn policy_of(
         })
     });
     TokenPolicy {
-        sign_to: conduits.kernel(false),
+        sign_to,
         sign_scope: scope_of(config.scope),
         netns,
         sign_udp_to: conduits.kernel(true),
         requirements: requirements.collect(),
         keys: keys.accepted().map(|(id, _)| id.number()).collect(),
         claims: claims.collect(),
+        daf,
     }
 }
 
@@ -215,13 +246,19 @@ fn choose_conduits(config: &TokenConfig) -> Result<Conduits, ProbeFileError> {
 }
 
 /// The keys that the configuration names, of which some are good.
-fn accepted_keys(config: &TokenConfig) -> Result<KeyRing, TokenError> {
-    let keys = keys::read(&config.keys)?;
-    let is_any_good = keys.accepted().next().is_some();
-    match is_any_good {
-        true => Ok(keys),
-        false => Err(TokenError::NoKey(config.keys.clone())),
+fn read_secrets(config: &TokenConfig) -> Result<Secrets, TokenError> {
+    let keys = match wants_keys(config) {
+        true => keys::read(&config.keys)?,
+        false => KeyRing::default(),
+    };
+    if wants_keys(config) && keys.accepted().next().is_none() {
+        return Err(TokenError::NoKey(config.keys.clone()));
     }
+    let daf = config.daf_secret.as_deref().map(keys::read_daf);
+    Ok(Secrets {
+        keys,
+        daf: daf.transpose()?,
+    })
 }
 
 impl Tokens {
@@ -263,20 +300,20 @@ impl Tokens {
             }
             return Ok(());
         };
-        let keys = accepted_keys(config)?;
+        let secrets = read_secrets(config)?;
         let conduits = match choose_conduits(config) {
             Ok(conduits) => conduits,
             // A start does without: what has come from elsewhere keeps no host open.
             Err(why) if state.is_none() => Conduits::without_file(config, &why),
             Err(why) => return Err(why.into()),
         };
-        self.put(&mut state, config, observe, keys, conduits)
+        self.put(&mut state, config, observe, secrets, conduits)
     }
 
     /// What was read for what is in force; `None`: there are no tokens.
     pub fn in_force(&self) -> Option<InForce> {
         self.state().as_ref().map(|state| InForce {
-            keys: state.keys.clone(),
+            secrets: state.secrets.clone(),
             conduits: state.conduits.clone(),
         })
     }
@@ -297,9 +334,9 @@ impl Tokens {
             return self.apply(None, observe);
         };
         let mut state = self.state();
-        self.put(&mut state, config, observe, before.keys, before.conduits)?;
+        self.put(&mut state, config, observe, before.secrets, before.conduits)?;
         drop(state);
-        accepted_keys(config)
+        read_secrets(config)
             .map(drop)
             .map_err(|unread| TokenError::KeysOfBefore(Box::new(unread)))
     }
@@ -309,10 +346,10 @@ impl Tokens {
         state: &mut Option<State>,
         config: &TokenConfig,
         observe: bool,
-        keys: KeyRing,
+        secrets: Secrets,
         conduits: Conduits,
     ) -> Result<(), TokenError> {
-        let accepted = keys.accepted().count();
+        let accepted = secrets.keys.accepted().count();
         let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
         let identity = match signs(config) {
             true => self.apps.identity(),
@@ -330,17 +367,21 @@ impl Tokens {
         )?;
         kernel.put_clock(kernel::clock_offset())?;
         let netns = match config.scope {
-            Scope::Flow => 0,
+            Scope::Flow | Scope::Daf => 0,
             Scope::Payload => kernel::network_namespace()?,
         };
-        kernel.put_policy(&policy_of(config, &conduits, &keys, observe, netns))?;
+        kernel.put_policy(&policy_of(config, &conduits, &secrets, observe, netns))?;
         // What can fail comes before the state of before goes.
         let signer_at = |is_wanted, kind| match is_wanted {
             true => loaded.signer_at_interfaces(kind),
             false => Ok(None),
         };
         let of_datagrams = signer_at(!conduits.by_ip().is_empty(), SignedKind::Datagrams)?;
-        let of_segments = signer_at(config.scope == Scope::Payload, SignedKind::Segments)?;
+        let of_segments = match config.scope {
+            Scope::Flow => None,
+            Scope::Payload => signer_at(true, SignedKind::Segments)?,
+            Scope::Daf => signer_at(true, SignedKind::Daf)?,
+        };
         let dropped = kernel.segments()?.dropped();
         let (signers, datagrams_at, segments_at) = match state.take() {
             Some(state) => (state.signers, state.datagrams.at, state.segments.at),
@@ -351,25 +392,31 @@ impl Tokens {
                 (signers.collect(), Default::default(), Default::default())
             }
         };
-        let at_interfaces = |signer: Option<InterfaceSigner>, at, kind| match signer {
-            Some(_) => AtInterfaces { signer, at },
-            None => {
-                loaded.end_signing_at_interfaces(kind);
-                AtInterfaces::default()
+        let at_interfaces = |signer: Option<InterfaceSigner>, at, kinds: &[SignedKind]| {
+            let kind = signer.as_ref().map(InterfaceSigner::kind);
+            let over = kinds.iter().filter(|other| kind != Some(**other));
+            over.for_each(|other| loaded.end_signing_at_interfaces(*other));
+            match signer {
+                Some(_) => AtInterfaces { signer, at },
+                None => AtInterfaces::default(),
             }
         };
         let mut fresh = State {
             kernel,
             config: config.clone(),
             observe,
-            keys,
+            secrets,
             signs_with: None,
             signers,
             known: None,
             before,
             followed: Instant::now(),
-            datagrams: at_interfaces(of_datagrams, datagrams_at, SignedKind::Datagrams),
-            segments: at_interfaces(of_segments, segments_at, SignedKind::Segments),
+            datagrams: at_interfaces(of_datagrams, datagrams_at, &[SignedKind::Datagrams]),
+            segments: at_interfaces(
+                of_segments,
+                segments_at,
+                &[SignedKind::Segments, SignedKind::Daf],
+            ),
             looked: Instant::now(),
             chose: Instant::now(),
             conduits,
@@ -455,8 +502,9 @@ impl Tokens {
                 "[token]: tokens to some networks stand elsewhere now, for this host has other addresses"
             );
         }
-        let (config, keys, observe) = (state.config.clone(), state.keys.clone(), state.observe);
-        if let Err(error) = self.put(guard, &config, observe, keys, next)
+        let (config, secrets) = (state.config.clone(), state.secrets.clone());
+        let observe = state.observe;
+        if let Err(error) = self.put(guard, &config, observe, secrets, next)
             && let Some(state) = guard
         {
             state.failed = Some(error.to_string());
@@ -499,7 +547,7 @@ impl State {
         if !signs(&self.config) {
             return Ok(());
         }
-        let signing = self.keys.signing(Timestamp::now());
+        let signing = self.secrets.keys.signing(Timestamp::now());
         let id = signing.map(|(id, _)| id);
         if id != self.signs_with {
             self.signs_with = id;
@@ -555,7 +603,12 @@ impl State {
             interfaces,
             networks: &self.config.sign_to,
             keys: "sign_to",
-            otherwise: "connections to sign_to, whose segments are to be signed, cannot leave",
+            otherwise: match self.config.scope {
+                Scope::Daf => "segments to sign_to leave without a signature of DAF",
+                Scope::Flow | Scope::Payload => {
+                    "connections to sign_to, whose segments are to be signed, cannot leave"
+                }
+            },
         };
         for (side, wanted) in [
             (&mut self.datagrams, datagrams),

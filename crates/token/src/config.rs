@@ -1,6 +1,7 @@
 //! `[token]` and `[token.require.NAME]`: to whom connections and datagrams are signed, and
 //! which ports want a token.
 
+mod compat;
 mod conduits;
 mod overlap;
 
@@ -57,6 +58,16 @@ pub const MANUAL: &[Table] = &[
                 "What the tokens of sign_to are about: \"flow\", the connection, in its SYN; or \"payload\", each segment that this host sends on it as well, and what it carries. Then no superpackets (GSO) are made for the interfaces by which they leave, for other connections either.",
             ),
             key(
+                "compat",
+                NONE,
+                "\"daf\": instead of tokens each TCP segment to sign_to, which are of IPv4 then, has the signature of DAF, whatever program sends it: an IPv4 option with HMAC-SHA256 of the payload. It is weak: bound to no connection and no time, so that each can be sent again; the same for all segments without data; of one key that cannot be changed without a break. Superpackets as with scope \"payload\".",
+            ),
+            key(
+                "daf_secret",
+                NONE,
+                "The key of DAF's hosts, as their -s names it: a file of 1 to 4096 bytes, root's and readable for nobody else. Needed with compat, here or in [token.require.NAME].",
+            ),
+            key(
                 "sign_udp_to",
                 NONE,
                 "Networks to which UDP datagrams are signed likewise, each with an IPv4 option or an IPv6 destination options header of its own. Some routers drop these: weir-options-probe(1) shows it.",
@@ -64,7 +75,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "interfaces",
                 Means("those that routes to sign_udp_to, or sign_to, lead to"),
-                "Interfaces by which these datagrams leave, SYNs with their token in the IP header, and the segments of scope \"payload\".",
+                "Interfaces by which these datagrams leave, SYNs with their token in the IP header, and the segments of scope \"payload\" or of compat.",
             ),
             key(
                 "conduits",
@@ -117,7 +128,7 @@ pub const MANUAL: &[Table] = &[
             key("ports", Required, "The ports."),
             key(
                 "aggregate",
-                Required,
+                Means("with compat none, else it has to be there"),
                 "The SHA-256 of the programs that get in, as a whole: aggregate in weir-app-list(1) with --programs, on their host.",
             ),
             key(
@@ -134,6 +145,11 @@ pub const MANUAL: &[Table] = &[
                 "scope",
                 Is("\"flow\""),
                 "\"payload\" wants a valid token in each segment to these ports, which are of TCP then; sign_to of the other host has the same scope.",
+            ),
+            key(
+                "compat",
+                NONE,
+                "\"daf\" wants in each segment to these ports, which are of TCP then, the signature of DAF instead of a token, and takes nothing else: IPv6 does not get in. It says that a host has daf_secret, and not which program sends; whoever has seen a segment can send it again.",
             ),
         ],
     },
@@ -153,17 +169,22 @@ pub enum Scope {
     Flow,
     /// Each segment behind the SYN, and what it carries, as well.
     Payload,
+    /// With `compat`: no token, but the signature of DAF in each segment.
+    Daf,
 }
 
 impl Scope {
-    /// The words in the configuration.
+    /// The words of `scope` in the configuration.
     const WORDS: [(&str, Self); 2] = [("flow", Self::Flow), ("payload", Self::Payload)];
+    /// Those of `compat`.
+    const COMPAT: [(&str, Self); 1] = [("daf", Self::Daf)];
 
-    /// The word for it in the configuration.
+    /// The word for it in the configuration, of `scope` or of `compat`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Flow => "flow",
             Self::Payload => "payload",
+            Self::Daf => "daf",
         }
     }
 }
@@ -177,6 +198,8 @@ pub struct TokenConfig {
     pub sign_to: Vec<Prefix>,
     /// What the tokens of these connections are about.
     pub scope: Scope,
+    /// The file with the key of DAF; there is one where a scope is [`Scope::Daf`].
+    pub daf_secret: Option<PathBuf>,
     /// To whom UDP datagrams are signed.
     pub sign_udp_to: Vec<Prefix>,
     /// The interfaces by which these, and segments of the scope `payload`, leave; `None`: those
@@ -201,7 +224,7 @@ pub struct Requirement {
     pub ports: Vec<PortRange>,
     /// Sources that it is about; `None`: all.
     pub from: Option<Vec<Prefix>>,
-    /// The programs that get in.
+    /// The programs that get in; with signatures of DAF none are named.
     pub aggregates: Vec<Digest>,
     /// Who does not is dropped, and not only counted.
     pub drops: bool,
@@ -219,6 +242,7 @@ pub fn read(
     let line = section.line();
     let keys = path(&mut section, "keys", DEFAULT_KEYS);
     let sign_line = section.line_of("sign_to").unwrap_or(line);
+    let of_tokens = compat::OF_TOKENS.map(|key| (key, section.line_of(key)));
     let sign_to = prefixes(&mut section, "sign_to").unwrap_or_default();
     let sign_udp_line = section.line_of("sign_udp_to").unwrap_or(line);
     let sign_udp_to = prefixes(&mut section, "sign_udp_to").unwrap_or_default();
@@ -243,8 +267,10 @@ pub fn read(
         );
     }
     let scope = scope.map_or(Scope::Flow, |at| at.value);
+    let compat = compat::read_signing(&mut section, &of_tokens, sign_line, &sign_to);
+    let scope = compat.unwrap_or(scope);
     let is_any =
-        !sign_udp_to.is_empty() || conduits.contains(&Conduit::IpOption) || scope == Scope::Payload;
+        !sign_udp_to.is_empty() || conduits.contains(&Conduit::IpOption) || scope != Scope::Flow;
     let interfaces = interfaces(&mut section, is_any);
     let signs = !sign_to.is_empty() || !sign_udp_to.is_empty();
     let probe = conduits::read_probe(&mut section, signs);
@@ -254,7 +280,8 @@ pub fn read(
         ("sign_to", &sign_to, sign_line),
         ("sign_udp_to", &sign_udp_to, sign_udp_line),
     ] {
-        if !networks.is_empty() && app.is_none() {
+        let is_of_programs = key != "sign_to" || scope != Scope::Daf;
+        if !networks.is_empty() && is_of_programs && app.is_none() {
             section.error(
                 line,
                 format!("{key} in [token]: without [app] no program is known that could sign; allowed: an [app] beside it, or no {key}"),
@@ -305,6 +332,9 @@ pub fn read(
         }
         requirements.push((requirement, *rule_line));
     }
+    let by_daf = |(requirement, _): &&(Requirement, usize)| requirement.scope == Scope::Daf;
+    let daf_line = requirements.iter().find(by_daf).map(|(_, line)| *line);
+    let daf_secret = compat::read_secret(&mut section, scope == Scope::Daf, daf_line, warnings);
     overlap::check(&section, &requirements);
     if requirements.len() > MAX_REQUIREMENTS {
         section.error(
@@ -326,6 +356,7 @@ pub fn read(
         keys,
         sign_to,
         scope,
+        daf_secret,
         sign_udp_to,
         interfaces,
         conduits,
@@ -401,6 +432,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
             }
         }
     }
+    let compat = compat::read_required(table, &of, &ports);
     let mut aggregates = Vec::new();
     let had_aggregate = table.has("aggregate");
     let typed = match table.word_or_list("aggregate", AGGREGATES) {
@@ -417,7 +449,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
             ),
         }
     }
-    if typed.is_empty() && !had_aggregate {
+    if typed.is_empty() && !had_aggregate && compat.is_none() {
         table.error(
             line,
             format!("aggregate is missing in {of}: nobody would get in; allowed: {AGGREGATES}"),
@@ -432,7 +464,11 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
             ),
         );
     }
+    let from_line = table.line_of("from").unwrap_or(line);
     let from = prefixes(table, "from");
+    if compat.is_some() {
+        compat::check_sources(table, &of, from_line, from.as_deref());
+    }
     let modes = [("require", true), ("log", false)];
     let drops = table.choice("mode", &modes).is_none_or(|at| at.value);
     let scope = table.choice("scope", &Scope::WORDS);
@@ -447,6 +483,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
         );
     }
     let scope = scope.map_or(Scope::Flow, |at| at.value);
+    let scope = compat.unwrap_or(scope);
     Requirement {
         name: name.to_owned(),
         ports,
@@ -463,7 +500,7 @@ fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>
     if !is_any {
         section.error(
             list.line,
-            "interfaces in [token] without sign_udp_to, without \"ip-option\" in conduits, and without scope \"payload\": other tokens are not put in at interfaces; allowed: one of these beside it, or no interfaces",
+            "interfaces in [token] without sign_udp_to, without \"ip-option\" in conduits, and without scope \"payload\" or compat: other tokens are not put in at interfaces; allowed: one of these beside it, or no interfaces",
         );
     }
     if list.value.is_empty() || list.value.len() > MAX_INTERFACES {

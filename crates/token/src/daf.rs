@@ -1,5 +1,6 @@
-//! Tokens of DAF, to look into captures of hosts that still run it: an IPv4 option in each
-//! packet with an HMAC-SHA256 of the payload alone.
+//! Signatures of DAF, for networks of hosts that still run it: an IPv4 option in each packet
+//! with an HMAC-SHA256 of the payload alone. In the kernel `bpf/token/daf.h` makes and checks
+//! them; this is the reference, and looks into captures.
 //!
 //! Of what a token of weir's proves ([`crate::Statement`]) this proves nothing: no program,
 //! address, port, sequence number or time is in the MAC, so a segment that was seen is good
@@ -8,7 +9,7 @@
 use std::{collections::HashMap, fmt, net::Ipv4Addr};
 
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256, block_api::compress256};
 
 /// The type of the IPv4 option: one for experiments (RFC 4727), not copied into fragments.
 pub const OPTION: u8 = 0x5e;
@@ -22,7 +23,52 @@ pub const MAX_DIRECTIONS: usize = 1 << 20;
 /// The key that DAF's hosts share: the bytes of a file, whatever they are. `Debug` leaves
 /// them out.
 #[derive(Clone)]
-pub struct DafKey(Hmac<Sha256>);
+pub struct DafKey {
+    hmac: Hmac<Sha256>,
+    states: DafStates,
+}
+
+/// HMAC-SHA256 with a key before the first byte of a message: the states of both hashes behind
+/// the block of the key.
+#[derive(Clone, Copy)]
+pub struct DafStates {
+    /// Of the inner hash, which the payload follows.
+    pub inner: [u32; 8],
+    /// Of the outer one, which the inner hash follows.
+    pub outer: [u32; 8],
+}
+
+/// A hash of SHA-256 that has begun (FIPS 180-4, 5.3.3).
+const BEGIN: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
+
+impl DafStates {
+    /// RFC 2104: a key of more than a block is hashed before.
+    fn of(key: &[u8]) -> Self {
+        let mut block = [0; 64];
+        match block.get_mut(..key.len()) {
+            Some(begin) => begin.copy_from_slice(key),
+            None => block[..32].copy_from_slice(&Sha256::digest(key)),
+        }
+        let state = |pad: u8| {
+            let mut state = BEGIN;
+            compress256(&mut state, &[block.map(|byte| byte ^ pad)]);
+            state
+        };
+        Self {
+            inner: state(0x36),
+            outer: state(0x5c),
+        }
+    }
+}
 
 impl fmt::Debug for DafKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,14 +129,22 @@ impl DafKey {
     /// `None`: no bytes, or more than [`MAX_KEY`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let is_fine = !bytes.is_empty() && bytes.len() <= MAX_KEY;
-        is_fine.then(|| Self(Hmac::new_from_slice(bytes).expect("HMAC takes any key")))
+        is_fine.then(|| Self {
+            hmac: Hmac::new_from_slice(bytes).expect("HMAC takes any key"),
+            states: DafStates::of(bytes),
+        })
+    }
+
+    /// The key as the kernel has it.
+    pub fn states(&self) -> DafStates {
+        self.states
     }
 
     /// The option for a segment with this payload.
     pub fn option(&self, payload: &[u8]) -> [u8; OPTION_BYTES] {
         let mut option = [0; OPTION_BYTES];
         (option[0], option[1]) = (OPTION, OPTION_BYTES as u8);
-        let mac = self.0.clone().chain_update(payload);
+        let mac = self.hmac.clone().chain_update(payload);
         option[2..].copy_from_slice(&mac.finalize().into_bytes());
         option
     }
@@ -133,7 +187,7 @@ impl DafKey {
         let Some(payload) = tcp.get(begin..).filter(|_| begin >= 20) else {
             return DafVerdict::Malformed;
         };
-        let hmac = self.0.clone().chain_update(payload);
+        let hmac = self.hmac.clone().chain_update(payload);
         match (hmac.verify_slice(mac), payload.is_empty()) {
             (Err(_), _) => DafVerdict::WrongMac,
             (Ok(()), false) => DafVerdict::Valid,

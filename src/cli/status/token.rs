@@ -42,6 +42,12 @@ fn interfaces(names: &Value) -> String {
     }
 }
 
+/// Is anything signed, or let in, by signatures of DAF?
+fn goes_by_daf(token: &Value) -> bool {
+    let mut requirements = token["requirements"].as_array().into_iter().flatten();
+    token["signing"]["scope"] == "daf" || requirements.any(|one| one["scope"] == "daf")
+}
+
 /// Keys, the side that signs, and each port that wants a token.
 pub fn token(token: &Value) -> std::io::Result<()> {
     if token.is_null() {
@@ -51,10 +57,17 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     let keys: Vec<_> = keys
         .map(|key| format!("{} {}", key["id"], text(&key["use"])))
         .collect();
-    wrapped(format!("tokens: keys {}", keys.join(", ")))?;
+    wrapped(match keys.is_empty() {
+        true => "tokens: no keys".to_owned(),
+        false => format!("tokens: keys {}", keys.join(", ")),
+    })?;
+    if goes_by_daf(token) {
+        wrapped("  signatures of DAF (compat) prove little: bound to no connection and no time, so each can be sent again; the same for all segments without data; they name no program; IPv4 only".to_owned())?;
+    }
     let signing = &token["signing"];
     let signs_tcp = signing["to"].as_array().is_some_and(|to| !to.is_empty());
-    if signs_tcp {
+    let signs_daf = signing["scope"] == "daf";
+    if signs_tcp && !signs_daf {
         wrapped(format!(
             "  signing to {}: {} programs, {} SYNs signed, {} without a known program, {} without room, {} packets dropped of changed programs",
             list(&signing["to"]),
@@ -71,7 +84,11 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     let segments = &signing["segments"];
     if !segments.is_null() {
         wrapped(format!(
-            "  signing each segment at {}: {} segments signed, dropped: {} without a known program, {} in superpackets, {} by other interfaces, {} without room, {} of which the kernel failed",
+            "  signing each segment{} at {}: {} segments signed, dropped: {} without a known program, {} in superpackets, {} by other interfaces, {} without room, {} of which the kernel failed{}",
+            match signs_daf {
+                true => format!(" for DAF to {}", list(&signing["to"])),
+                false => String::new(),
+            },
             interfaces(&segments["interfaces"]),
             segments["signed"],
             segments["without_signer"],
@@ -79,6 +96,13 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             segments["without_interface"],
             segments["without_room"],
             segments["broken"],
+            match signs_daf {
+                true => format!(
+                    ", {} too long, which TCP sends again in parts",
+                    segments["too_big"]
+                ),
+                false => String::new(),
+            },
         ))?;
     }
     let udp = &signing["udp"];
@@ -106,14 +130,19 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}{}: {} SYNs and datagrams proven, {} packets dropped{}{}",
+            "  {} {}{}: {} {} proven, {} packets dropped{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
-            match requirement["scope"] == "payload" {
-                true => ", each segment",
-                false => "",
+            match requirement["scope"].as_str() {
+                Some("payload") => ", each segment",
+                Some("daf") => ", each segment by DAF",
+                _ => "",
             },
             outcomes["valid"],
+            match requirement["scope"] == "daf" {
+                true => "segments",
+                false => "SYNs and datagrams",
+            },
             requirement["dropped"],
             if refused.is_empty() { "" } else { ": " },
             refused.join(", "),

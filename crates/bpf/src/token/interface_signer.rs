@@ -1,7 +1,8 @@
 //! The programs that put tokens into what leaves by an interface: into UDP datagrams
 //! (`bpf/token/sign_datagram.h`), and into each segment of connections whose scope is the
-//! payload (`bpf/token/sign_segment.h`). Each attachment is pinned beside the tables, and goes on
-//! without a daemon.
+//! payload (`bpf/token/sign_segment.h`); or signatures of DAF into each segment
+//! (`bpf/token/sign_daf.h`). Each attachment is pinned beside the tables, and goes on without a
+//! daemon.
 //!
 //! Segments are signed one by one. So an interface at which they are has the kernel make no
 //! superpackets for it (GSO): what it had before is kept in a pinned table, and comes back when
@@ -33,16 +34,35 @@ pub enum SignedKind {
     Datagrams,
     /// Segments of connections whose scope is the payload.
     Segments,
+    /// Segments that get the signature of DAF.
+    Daf,
 }
 
 impl SignedKind {
-    const ALL: [Self; 2] = [Self::Datagrams, Self::Segments];
+    const ALL: [Self; 3] = [Self::Datagrams, Self::Segments, Self::Daf];
 
     /// What the pins begin with; then come network namespace and interface.
     fn pin(self) -> &'static str {
         match self {
             Self::Datagrams => "sign-udp-",
             Self::Segments => "sign-tcp-",
+            Self::Daf => "sign-daf-",
+        }
+    }
+
+    /// The same of the pins of what looks at the packets that come in.
+    fn back_pin(self) -> Option<&'static str> {
+        match self {
+            Self::Datagrams | Self::Segments => None,
+            Self::Daf => Some("back-daf-"),
+        }
+    }
+
+    /// Is each packet signed for itself, so that there may be no superpackets?
+    fn is_of_segments(self) -> bool {
+        match self {
+            Self::Datagrams => false,
+            Self::Segments | Self::Daf => true,
         }
     }
 }
@@ -55,6 +75,8 @@ pub struct InterfaceSigner {
     kind: SignedKind,
     /// At interfaces with an Ethernet header, and at others.
     programs: [OwnedFd; 2],
+    /// What looks at the packets that come in there, likewise; `None`: nothing does.
+    back: Option<[OwnedFd; 2]>,
     /// The table of interfaces at which segments are signed.
     table: MapHandle,
     dir: PathBuf,
@@ -71,19 +93,26 @@ impl InterfaceSigner {
     pub(super) fn new(
         kind: SignedKind,
         programs: [OwnedFd; 2],
+        back: Option<[OwnedFd; 2]>,
         table: MapHandle,
         dir: &Path,
     ) -> Self {
         Self {
             kind,
             programs,
+            back,
             table,
             dir: dir.to_owned(),
         }
     }
 
-    fn pin(&self, ifindex: u32) -> Result<PathBuf> {
-        let name = format!("{}{}-{ifindex}", self.kind.pin(), namespace()?);
+    /// What gets tokens or signatures by it.
+    pub fn kind(&self) -> SignedKind {
+        self.kind
+    }
+
+    fn pin(&self, prefix: &str, ifindex: u32) -> Result<PathBuf> {
+        let name = format!("{prefix}{}-{ifindex}", namespace()?);
         Ok(self.dir.join(name))
     }
 
@@ -93,48 +122,60 @@ impl InterfaceSigner {
     /// # Errors
     /// The kernel refuses it.
     pub fn attach(&self, ifindex: u32, is_ethernet: bool) -> Result<()> {
-        self.attach_program(ifindex, is_ethernet)?;
-        match self.kind {
-            SignedKind::Datagrams => Ok(()),
+        let form = usize::from(!is_ethernet);
+        if let (Some(prefix), Some(programs)) = (self.kind.back_pin(), &self.back) {
+            let pin = self.pin(prefix, ifindex)?;
+            attach_program(ifindex, &programs[form], [Hook::Tcx, Hook::ClsBpf], pin)?;
+        }
+        let pin = self.pin(self.kind.pin(), ifindex)?;
+        let hooks = [Hook::Egress, Hook::EgressClsBpf];
+        attach_program(ifindex, &self.programs[form], hooks, pin)?;
+        match self.kind.is_of_segments() {
+            false => Ok(()),
             // Last: from here on connections may leave by it.
-            SignedKind::Segments => open_interface(&self.table, ifindex),
+            true => open_interface(&self.table, ifindex),
         }
-    }
-
-    fn attach_program(&self, ifindex: u32, is_ethernet: bool) -> Result<()> {
-        let program = self.programs[usize::from(!is_ethernet)].as_fd();
-        let pin = self.pin(ifindex)?;
-        if let Ok(link) = Link::open(&pin) {
-            if link.runs(program) {
-                return Ok(());
-            }
-            let is_on = link.target().is_ok_and(|(on, _)| on == ifindex);
-            if is_on && link.is_there() && link.update(program).is_ok() {
-                return Ok(());
-            }
-            link.detach();
-        }
-        // Of an interface that is gone.
-        let _ = fs::remove_file(&pin);
-        let mut refused = io::Error::from(io::ErrorKind::Unsupported);
-        for hook in [Hook::Egress, Hook::EgressClsBpf] {
-            match Link::attach_pinned(program, ifindex, hook, &pin) {
-                Ok(_) => return Ok(()),
-                Err(error) => refused = error,
-            }
-        }
-        Err(Error::new(
-            format!("attach the program for tokens to interface {ifindex}"),
-            refused,
-        ))
     }
 
     /// Takes the program from all other interfaces than these.
     pub fn keep_only(&self, interfaces: &[u32]) {
-        let kept = interfaces.iter().filter_map(|index| self.pin(*index).ok());
+        let prefixes = [Some(self.kind.pin()), self.kind.back_pin()];
+        let kept = prefixes.into_iter().flatten().flat_map(|prefix| {
+            let pins = interfaces.iter();
+            pins.filter_map(move |index| self.pin(prefix, *index).ok())
+        });
         let kept: Vec<_> = kept.collect();
         end_but(&self.dir, self.kind, Some(&self.table), &kept);
     }
+}
+
+/// Has an interface run a program, at the first of these hooks that the kernel has. One that
+/// is there already is left, or gets this program.
+fn attach_program(ifindex: u32, program: &OwnedFd, hooks: [Hook; 2], pin: PathBuf) -> Result<()> {
+    let program = program.as_fd();
+    if let Ok(link) = Link::open(&pin) {
+        if link.runs(program) {
+            return Ok(());
+        }
+        let is_on = link.target().is_ok_and(|(on, _)| on == ifindex);
+        if is_on && link.is_there() && link.update(program).is_ok() {
+            return Ok(());
+        }
+        link.detach();
+    }
+    // Of an interface that is gone.
+    let _ = fs::remove_file(&pin);
+    let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+    for hook in hooks {
+        match Link::attach_pinned(program, ifindex, hook, &pin) {
+            Ok(_) => return Ok(()),
+            Err(error) => refused = error,
+        }
+    }
+    Err(Error::new(
+        format!("attach the program for tokens to interface {ifindex}"),
+        refused,
+    ))
 }
 
 /// Takes the program of this kind from every interface.
@@ -153,14 +194,13 @@ fn end_but(dir: &Path, kind: SignedKind, table: Option<&MapHandle>, kept: &[Path
     for pin in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, name) = (pin.path(), pin.file_name());
         let name = name.to_string_lossy();
-        let Some(place) = name.strip_prefix(kind.pin()) else {
-            continue;
-        };
-        if kept.contains(&path) {
+        let place = name.strip_prefix(kind.pin());
+        let is_back = kind.back_pin().is_some_and(|pin| name.starts_with(pin));
+        if (place.is_none() && !is_back) || kept.contains(&path) {
             continue;
         }
-        if kind == SignedKind::Segments
-            && let Some(table) = table
+        if kind.is_of_segments()
+            && let (Some(place), Some(table)) = (place, table)
         {
             close_interface(table, place);
         }

@@ -19,6 +19,8 @@ pub enum Scope {
     Flow,
     /// Each segment, with what it carries, as well.
     Payload,
+    /// No token: each segment has the signature of DAF, which names no program.
+    Daf,
 }
 
 impl Scope {
@@ -26,6 +28,7 @@ impl Scope {
         match self {
             Self::Flow => abi::TOKEN_SCOPE_FLOW,
             Self::Payload => abi::TOKEN_SCOPE_PAYLOAD,
+            Self::Daf => abi::TOKEN_SCOPE_DAF,
         }
     }
 }
@@ -58,6 +61,15 @@ pub struct Claim {
     pub identity: IdentityPrefix,
 }
 
+/// The key of DAF, as the kernel has it: HMAC-SHA256 before the first byte of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DafStates {
+    /// The inner hash behind the block of the key.
+    pub inner: [u32; 8],
+    /// The outer hash behind that.
+    pub outer: [u32; 8],
+}
+
 /// Where tokens stand that go to a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -88,6 +100,8 @@ pub struct TokenPolicy {
     pub keys: Vec<u8>,
     /// Each identity of a requirement with each of these keys.
     pub claims: Vec<Claim>,
+    /// The key of DAF; `None`: nothing goes by its signatures.
+    pub daf: Option<DafStates>,
 }
 
 impl TokenPolicy {
@@ -120,6 +134,26 @@ impl TokenPolicy {
             return Err(Error::refused(
                 "put the policy of tokens into force",
                 format!("segments to {prefix} have their tokens in the TCP header, not in IP's"),
+            ));
+        }
+        let scopes = self
+            .requirements
+            .iter()
+            .map(|requirement| requirement.scope);
+        let mut by_daf = scopes.chain([self.sign_scope]);
+        if self.daf.is_none() && by_daf.any(|scope| scope == Scope::Daf) {
+            return Err(Error::refused(
+                "put the policy of tokens into force",
+                "there is no key for signatures of DAF",
+            ));
+        }
+        let for_programs = |one: &&Requirement| {
+            one.scope == Scope::Daf && !(one.identities.is_empty() && one.udp_ports.is_empty())
+        };
+        if self.requirements.iter().any(|one| for_programs(&one)) {
+            return Err(Error::refused(
+                "put the policy of tokens into force",
+                "a signature of DAF names no program, and is of TCP",
             ));
         }
         let networks = self.requirements.iter();

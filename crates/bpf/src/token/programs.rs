@@ -46,6 +46,9 @@ pub struct Loaded {
     signing: Option<[OwnedFd; 2]>,
     /// At interfaces with an Ethernet header, and at others: for datagrams, and for segments.
     signing_at: Option<[[OwnedFd; 2]; 2]>,
+    /// The same for signatures of DAF, which need no rules about programs, and for what comes
+    /// in about the path of these segments.
+    daf_at: [[OwnedFd; 2]; 2],
     /// The table of interfaces at which segments are signed.
     interfaces: MapHandle,
     /// In the order of [`VERIFYING`].
@@ -188,6 +191,7 @@ impl Tokens {
             udp_evicted: Default::default(),
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
+            daf_keys: handle(&maps.token_daf_keys)?,
             identities: handle(&maps.token_identities)?,
             outcomes: handle(&maps.token_outcomes)?,
         };
@@ -222,6 +226,16 @@ impl Tokens {
         let loaded = Loaded {
             signing,
             signing_at,
+            daf_at: [
+                [
+                    keep(skel.progs.weir_sign_daf.as_fd())?,
+                    keep(skel.progs.weir_sign_daf_ip.as_fd())?,
+                ],
+                [
+                    keep(skel.progs.weir_daf_mtu.as_fd())?,
+                    keep(skel.progs.weir_daf_mtu_ip.as_fd())?,
+                ],
+            ],
             interfaces: handle(&maps.token_interfaces)?,
             verifying: [
                 keep(skel.progs.weir_token_verify.as_fd())?,
@@ -267,23 +281,28 @@ impl Loaded {
         Ok(())
     }
 
-    /// What puts tokens into datagrams, or segments, at interfaces; `None`: nobody signs.
+    /// What puts tokens into datagrams or segments, or signatures of DAF, at interfaces; `None`:
+    /// nobody signs.
     pub fn signer_at_interfaces(&self, kind: SignedKind) -> Result<Option<InterfaceSigner>> {
-        let Some([udp, tcp]) = &self.signing_at else {
-            return Ok(None);
-        };
-        let programs = match kind {
-            SignedKind::Datagrams => udp,
-            SignedKind::Segments => tcp,
+        let [of_daf, back] = &self.daf_at;
+        let (programs, back) = match (kind, &self.signing_at) {
+            (SignedKind::Daf, _) => (of_daf, Some(back)),
+            (SignedKind::Datagrams, Some([udp, _])) => (udp, None),
+            (SignedKind::Segments, Some([_, tcp])) => (tcp, None),
+            (_, None) => return Ok(None),
         };
         let copy = |of: &OwnedFd| {
             let copied = of.try_clone();
             copied.context(|| "keep a program of [token]".into())
         };
-        let programs = [copy(&programs[0])?, copy(&programs[1])?];
+        let copies = |of: &[OwnedFd; 2]| Ok([copy(&of[0])?, copy(&of[1])?]);
+        let programs = copies(programs)?;
+        let back = back.map(copies).transpose()?;
         let table = MapHandle::try_from(&self.interfaces);
         let table = table.context(|| "keep a table of [token]".into())?;
-        Ok(Some(InterfaceSigner::new(kind, programs, table, &self.dir)))
+        Ok(Some(InterfaceSigner::new(
+            kind, programs, back, table, &self.dir,
+        )))
     }
 
     /// Takes tokens of datagrams, or segments, away from every interface.
@@ -360,6 +379,11 @@ impl Loaded {
             )
             .chain(verifying)
             .chain([("match", self.matcher())])
+            .chain(
+                ["sign-daf", "sign-daf-ip", "daf-mtu", "daf-mtu-ip"]
+                    .into_iter()
+                    .zip(self.daf_at.iter().flatten().map(AsFd::as_fd)),
+            )
     }
 }
 

@@ -24,7 +24,7 @@ use weir_option_probe::{
 use weir_options::Layer;
 use weir_token::{
     IP_KIND, KIND, OPTION_BYTES,
-    config::{Conduit, ProbeUse, TokenConfig},
+    config::{Conduit, ProbeUse, Scope, TokenConfig},
 };
 
 use crate::host::interface_addresses;
@@ -280,9 +280,10 @@ pub(super) fn own_addresses() -> Vec<IpAddr> {
     all
 }
 
-/// The networks of `sign_to`, then those of `sign_udp_to`, which is said.
+/// The networks of `sign_to`, if tokens go there, then those of `sign_udp_to`, which is said.
 fn all_networks(config: &TokenConfig) -> impl Iterator<Item = (Prefix, bool)> {
-    let tcp = config.sign_to.iter().map(|network| (*network, false));
+    let tcp = config.sign_to.iter().filter(|_| config.scope != Scope::Daf);
+    let tcp = tcp.map(|network| (*network, false));
     tcp.chain(config.sign_udp_to.iter().map(|network| (*network, true)))
 }
 

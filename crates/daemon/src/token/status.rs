@@ -9,6 +9,7 @@ use weir_core::Protocol;
 use weir_identity::Digest;
 use weir_token::{
     KeyId,
+    config::Scope,
     key_file::{Key, KeyState},
     key_ring::KeyRing,
 };
@@ -72,7 +73,8 @@ impl KeyStatus {
 pub struct SigningStatus {
     /// Networks to which connections are signed.
     pub to: Vec<String>,
-    /// What their tokens are about: `flow`, or `payload`.
+    /// What their tokens are about: `flow`, or `payload`; or `daf`: there are none, but the
+    /// signature of DAF in each segment.
     pub scope: &'static str,
     /// Where tokens to each network of both kinds stand.
     pub conduits: Vec<ConduitStatus>,
@@ -89,19 +91,19 @@ pub struct SigningStatus {
     pub without_room: u64,
     /// Packets dropped because another program held the connection than had signed.
     pub changed: u64,
-    /// Segments behind the SYN; `None`: the scope is not `payload`.
+    /// Segments behind the SYN, with signatures of DAF all of them; `None`: the scope is `flow`.
     pub segments: Option<SegmentStatus>,
     /// UDP datagrams; `None`: there is no `sign_udp_to`.
     pub udp: Option<DatagramStatus>,
 }
 
-/// Segments of the scope `payload`: those that leave with a token, and those that were dropped
-/// because they could not get one.
+/// Segments of the scope `payload`, or with signatures of DAF: those that leave with one, and
+/// those that were dropped because they could not get one.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentStatus {
     /// Interfaces at which they get their tokens.
     pub interfaces: Vec<String>,
-    /// Segments with a token.
+    /// Segments with a token, or signature.
     pub signed: u64,
     /// Dropped, of sockets that are not those of one known program, or without a key.
     pub without_signer: u64,
@@ -110,10 +112,13 @@ pub struct SegmentStatus {
     /// Dropped: by an interface at which none are signed; of another network namespace it is
     /// the SYN, which leaves without a token.
     pub without_interface: u64,
-    /// Dropped: other TCP options are in the way.
+    /// Dropped: other TCP options are in the way, or for DAF other options of IPv4.
     pub without_room: u64,
     /// Dropped: the kernel failed.
     pub broken: u64,
+    /// With the signature of DAF longer than the device takes: TCP was told, and sends them
+    /// again in pieces that fit. Or dropped, in fragments.
+    pub too_big: u64,
 }
 
 /// UDP datagrams that leave with a token, and without; one of several (GSO) counts once.
@@ -177,7 +182,8 @@ pub struct RequirementStatus {
     pub name: String,
     /// `require`, or `log`, which everything is with `observe`.
     pub mode: &'static str,
-    /// What tokens at its TCP ports are about: `flow`, or `payload`.
+    /// What tokens at its TCP ports are about: `flow`, or `payload`; or `daf`: signatures of DAF
+    /// are wanted, and no tokens.
     pub scope: &'static str,
     /// Ports and ranges of them, as `8080/tcp`.
     pub ports: Vec<String>,
@@ -216,7 +222,7 @@ impl State {
     fn status(&self, match_pin: PathBuf) -> Result<TokenStatus, weir_bpf::Error> {
         let now = Timestamp::now();
         let config = &self.config;
-        let keys = self.keys.keys().iter();
+        let keys = self.secrets.keys.keys().iter();
         let udp = match config.sign_udp_to.is_empty() {
             true => None,
             false => {
@@ -246,10 +252,11 @@ impl State {
                     without_interface: counts.without_interface,
                     without_room: counts.without_room,
                     broken: counts.broken,
+                    too_big: counts.too_big,
                 })
             }
         };
-        let signing = match super::signs(config) {
+        let signing = match super::signs(config) || config.scope == Scope::Daf {
             false => None,
             true => {
                 let counts = self.kernel.signings()?;
@@ -311,7 +318,7 @@ impl State {
         Ok(TokenStatus {
             keys_dir: config.keys.clone(),
             keys: keys
-                .map(|key| KeyStatus::of(key, &self.keys, now))
+                .map(|key| KeyStatus::of(key, &self.secrets.keys, now))
                 .collect(),
             signing,
             requirements: requirements.collect(),

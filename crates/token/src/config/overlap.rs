@@ -5,7 +5,7 @@
 use weir_config::Section;
 use weir_core::{PortRange, Prefix};
 
-use super::Requirement;
+use super::{Requirement, Scope};
 
 /// Notes each requirement that contradicts an earlier one; each comes with its line, counted
 /// through all files.
@@ -20,6 +20,8 @@ pub(super) fn check(section: &Section<'_, '_>, all: &[(Requirement, usize)]) {
         };
         let what = if earlier.drops != later.drops {
             "have different modes (of a rule with peer it is \"require\")"
+        } else if (earlier.scope == Scope::Daf) != (later.scope == Scope::Daf) {
+            "want different things (one signatures of DAF, by compat, and the other tokens, as rules with peer do)"
         } else if earlier.scope != later.scope {
             "have different scopes (of a rule with peer it is \"flow\")"
         } else {

@@ -317,6 +317,125 @@ fn a_scope_is_of_connections_and_ports_of_tcp() {
     }
 }
 
+/// Signatures of DAF: what is said beside them that they cannot prove is refused.
+#[test]
+fn compat_takes_a_secret_and_nothing_that_is_about_tokens() {
+    let secret = "daf_secret = \"/etc/daf/secret\"\n";
+    let signs = "[token]\nsign_to = [\"192.0.2.0/24\"]\n";
+    let port = "[token.require.web]\nports = [\"8080/tcp\"]\n";
+    let daf = "compat = \"daf\"\n";
+    // No program signs, so it takes no [app].
+    let text = format!("{signs}{daf}{secret}interfaces = [\"eth0\"]\n{port}{daf}");
+    let (config, warnings) = check_with(None, &text).unwrap();
+    assert_eq!(config.scope, Scope::Daf);
+    assert_eq!(config.daf_secret, Some("/etc/daf/secret".into()));
+    let [web] = &config.requirements[..] else {
+        panic!("{config:?}")
+    };
+    assert_eq!((web.scope, web.aggregates.len()), (Scope::Daf, 0));
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    for weakness in [
+        "no connection and no time",
+        "send it again",
+        "no program",
+        "IPv4 only",
+    ] {
+        assert!(warning.contains(weakness), "{warning}");
+    }
+    // The one side alone, and beside other tokens.
+    let (config, _) = check_with(None, &format!("[token]\n{secret}{port}{daf}")).unwrap();
+    assert_eq!(config.scope, Scope::Flow);
+    assert_eq!(config.requirements[0].scope, Scope::Daf);
+    check_with(None, &format!("{signs}{daf}{secret}")).unwrap();
+    let other = required("").replace("8080/tcp", "8081/tcp");
+    check(&format!(
+        "{signs}{daf}{secret}{other}[token.require.old]\nports = [\"8080/tcp\"]\n{daf}"
+    ))
+    .unwrap();
+    let (config, _) = check("[token]\nsign_to = [\"192.0.2.0/24\"]\n").unwrap();
+    assert_eq!((config.scope, config.daf_secret), (Scope::Flow, None));
+
+    let v6 = "from = [\"192.0.2.0/24\", \"2001:db8::/32\"]\n";
+    for (text, told) in [
+        (
+            format!("{signs}{daf}"),
+            "weir.toml:1: daf_secret is missing in [token]",
+        ),
+        (
+            format!("[token]\n{port}{daf}"),
+            "weir.toml:2: daf_secret is missing in [token]",
+        ),
+        (
+            format!("{signs}{secret}"),
+            "weir.toml:3: daf_secret in [token] without compat",
+        ),
+        (
+            format!("[token]\n{daf}{secret}sign_udp_to = [\"192.0.2.0/24\"]"),
+            "weir.toml:2: compat in [token] without sign_to",
+        ),
+        (
+            format!("[token]\nsign_to = [\"192.0.2.1\", \"2001:db8::/32\"]\n{daf}{secret}"),
+            "weir.toml:2: sign_to in [token] has 2001:db8::/32 beside compat",
+        ),
+        (
+            format!("{signs}scope = \"payload\"\n{daf}{secret}"),
+            "weir.toml:3: scope in [token] beside compat",
+        ),
+        (
+            format!("{signs}conduits = [\"ip-option\"]\n{daf}{secret}"),
+            "weir.toml:3: conduits in [token] beside compat",
+        ),
+        (
+            format!("{signs}probe_result = \"/etc/weir/result\"\n{daf}{secret}"),
+            "weir.toml:3: probe_result in [token] beside compat",
+        ),
+        (
+            format!("{signs}compat = \"xt_daf\"\n"),
+            "weir.toml:3: compat in [token] is \"xt_daf\"; allowed: \"daf\"",
+        ),
+        (
+            format!("{signs}{daf}daf_secret = \"secret\""),
+            "weir.toml:4: daf_secret is \"secret\"; allowed: an absolute path",
+        ),
+        (
+            format!("[token]\n{secret}{port}{daf}aggregate = \"{DIGEST}\""),
+            "weir.toml:6: aggregate in [token.require.web] beside compat: a signature of DAF names no program",
+        ),
+        (
+            format!("[token]\n{secret}{port}{daf}scope = \"payload\""),
+            "weir.toml:6: scope in [token.require.web] beside compat",
+        ),
+        (
+            format!("[token]\n{secret}{port}{v6}{daf}"),
+            "weir.toml:5: from in [token.require.web] has 2001:db8::/32 beside compat",
+        ),
+        (
+            format!("[token]\n{secret}{port}{daf}").replace("8080/tcp", "8080/tcp\", \"53/udp"),
+            "weir.toml:5: compat in [token.require.web], and 53/udp is a port of UDP",
+        ),
+        (
+            format!(
+                "[token]\n{secret}{}[token.require.old]\nports = [\"8080/tcp\"]\n{daf}",
+                required("")
+            ),
+            "want different things (one signatures of DAF",
+        ),
+    ] {
+        let error = check(&text).unwrap_err();
+        assert!(error.contains(told), "{told}\n{error}");
+    }
+    // A rule that names the program of a peer.
+    let rules = vec![rule("db", DIGEST, &["192.0.2.0/24"])];
+    let text = format!("[token]\n{secret}[token.require.old]\nports = [\"5432/tcp\"]\n{daf}");
+    let error = check_with(Some(app(None, rules)), &text).unwrap_err();
+    assert!(
+        error.contains("[app.rules.db] and [token.require.old]"),
+        "{error}"
+    );
+}
+
 #[test]
 fn requirements_that_contradict_each_other_are_refused() {
     let another = format!("aggregate = \"{}\"", "7".repeat(64));

@@ -49,6 +49,33 @@ fn the_mac_is_that_of_the_rfc() {
     );
 }
 
+/// From the states of a key the same MAC comes out, for keys around a block.
+#[test]
+fn the_states_of_a_key_are_those_of_its_mac() {
+    for length in [1, 31, 32, 63, 64, 65, 4096] {
+        let bytes: Vec<u8> = (0..length).map(|n| n as u8 ^ 0xa5).collect();
+        let key = DafKey::new(&bytes).unwrap();
+        // A message of 55 bytes and its padding are one block.
+        let message = [7; 55];
+        let last = |message: &[u8]| {
+            let mut block = [0; 64];
+            block[..message.len()].copy_from_slice(message);
+            block[message.len()] = 0x80;
+            let bits = (64 + message.len() as u64) * 8;
+            block[56..].copy_from_slice(&bits.to_be_bytes());
+            block
+        };
+        let digest = |state: [u32; 8], message: &[u8]| {
+            let mut state = state;
+            compress256(&mut state, &[last(message)]);
+            state.map(u32::to_be_bytes).concat()
+        };
+        let states = key.states();
+        let mac = digest(states.outer, &digest(states.inner, &message));
+        assert_eq!(mac, key.option(&message)[2..], "{length}");
+    }
+}
+
 #[test]
 fn a_signed_segment_is_valid_and_what_changes_it_is_not() {
     let whole = signed(b"hello");

@@ -18,6 +18,7 @@ fn config(to: &[&str], conduits: &[Conduit]) -> TokenConfig {
         keys: "/etc/weir/token-keys".into(),
         sign_to: to.clone(),
         scope: Scope::Flow,
+        daf_secret: None,
         sign_udp_to: to,
         interfaces: None,
         conduits: conduits.to_vec(),
