@@ -62,6 +62,11 @@ fn root_every_way_of_signing_carries_what_is_sent() {
             compared(format!("target {load} tcp-option{family}"), base);
         }
     }
+    // Signatures of DAF are of IPv4.
+    for load in ["stream 1", "stream 8", "unpaced stream 1"] {
+        compared(format!("{load} compat daf"), format!("{load} none"));
+    }
+    assert!(!told.contains("compat daf ipv6"), "{told}");
     assert_eq!(row("stated stream 1 DAF signed")["value"], 0.03);
     for name in ["signed", "tcp-option", "tcp-option ipv6"] {
         let connections = row(&format!("connections {name}"));

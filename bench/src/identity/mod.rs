@@ -87,6 +87,8 @@ enum TokenUse {
     SegmentsSigned,
     /// The client signs each segment, and the server takes no others.
     Segments,
+    /// The same with signatures of DAF, which are of IPv4.
+    Daf,
     /// Others than those that are measured, on both sides.
     Elsewhere,
     /// The client signs its datagrams.
@@ -256,7 +258,10 @@ impl Rows<'_> {
 
     fn measure(&self, report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
         let load = self.load;
-        let is_there = |through: Through| self.has_level || !through.is_weir();
+        let is_there = |through: Through| {
+            let has_form = through != Through::Tokens(TokenUse::Daf) || self.family.is_empty();
+            has_form && (self.has_level || !through.is_weir())
+        };
         let wanted = |level: &str| self.name(level).contains(&args.only);
         let base = load.through[0].0;
         let mut through: Vec<_> = load

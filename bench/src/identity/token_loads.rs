@@ -35,6 +35,7 @@ const STREAM: &[(&str, Through)] = &[
     ("one segment at a time", Through::SingleSegments),
     ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
     ("payload", Through::Tokens(TokenUse::Segments)),
+    ("compat daf", Through::Tokens(TokenUse::Daf)),
     // The way of DAF, without what it does to a packet.
     ("nfqueue", Through::Queue),
 ];
@@ -45,6 +46,7 @@ const UNPACED: &[(&str, Through)] = &[
     ("one segment at a time", Through::SingleSegments),
     ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
     ("payload", Through::Tokens(TokenUse::Segments)),
+    ("compat daf", Through::Tokens(TokenUse::Daf)),
 ];
 /// Tokens are in force on both sides, but not about this traffic.
 const UNSIGNED: &[(&str, Through)] = &[

@@ -4,13 +4,17 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use weir_bpf::{
     identity::{CgroupAt, Handle, Identity},
-    token::{self, Claim, Conduit, InterfaceSigner, Requirement, Scope, SignedKind, TokenPolicy},
+    token::{
+        self, Claim, Conduit, DafStates, InterfaceSigner, Requirement, Scope, SignedKind,
+        TokenPolicy,
+    },
 };
 use weir_core::Prefix;
 use weir_netlab::Namespace;
-use weir_token::KeyId;
+use weir_token::{KeyId, daf::DafKey};
 
 use super::{
     SMALL, TokenUse,
@@ -51,6 +55,27 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
     }
 }
 
+/// What `compat` would make of it, with some key of DAF's.
+fn with_daf(mut policy: TokenPolicy) -> anyhow::Result<TokenPolicy> {
+    let states = DafKey::new(&[7; 32]).context("a key of DAF")?.states();
+    policy.daf = Some(DafStates {
+        inner: states.inner,
+        outer: states.outer,
+    });
+    policy.claims = Vec::new();
+    for requirement in &mut policy.requirements {
+        requirement.scope = Scope::Daf;
+        requirement.identities = Vec::new();
+    }
+    if !policy.sign_to.is_empty() {
+        policy.sign_scope = Scope::Daf;
+        for (_, conduit) in &mut policy.sign_to {
+            *conduit = Conduit::Nothing;
+        }
+    }
+    Ok(policy)
+}
+
 /// One side: what is loaded of it, and where its pins are.
 struct Side {
     instance: String,
@@ -61,6 +86,8 @@ struct Side {
     datagram_signer: Option<InterfaceSigner>,
     /// Puts tokens into segments, there.
     segment_signer: Option<InterfaceSigner>,
+    /// Puts signatures of DAF into segments.
+    daf_signer: Option<InterfaceSigner>,
     pins: Vec<PathBuf>,
 }
 
@@ -74,6 +101,7 @@ impl Side {
             tokens,
             datagram_signer: loaded.signer_at_interfaces(SignedKind::Datagrams)?,
             segment_signer: loaded.signer_at_interfaces(SignedKind::Segments)?,
+            daf_signer: loaded.signer_at_interfaces(SignedKind::Daf)?,
             attach: Box::new(move |verify| loaded.attach(verify)),
         })
     }
@@ -151,7 +179,15 @@ impl Tokens {
                 ..TokenPolicy::default()
             },
         };
+        let signing = match used {
+            TokenUse::Daf => with_daf(signing)?,
+            _ => signing,
+        };
         self.client.resume(&signing, false)?;
+        if let (TokenUse::Daf, Some(daf_signer)) = (used, &self.client.daf_signer) {
+            let index = client.ifindex(device)?;
+            client.enter(|| daf_signer.attach(index, true))??;
+        }
         if let (true, Some(datagram_signer)) = (is_udp, &self.client.datagram_signer) {
             let index = client.ifindex(device)?;
             client.enter(|| datagram_signer.attach(index, true))??;
@@ -162,6 +198,7 @@ impl Tokens {
         }
         match used {
             TokenUse::Signed | TokenUse::DatagramsSigned | TokenUse::SegmentsSigned => Ok(()),
+            TokenUse::Daf => self.server.resume(&with_daf(requirement(ports))?, true),
             TokenUse::Segments => {
                 let mut policy = requirement(ports);
                 policy.requirements[0].scope = Scope::Payload;
@@ -180,8 +217,11 @@ impl Tokens {
     /// may have signed.
     pub fn pause(&self, client: Option<&Namespace>) -> anyhow::Result<()> {
         // The device gets its superpackets back.
-        if let (Some(client), Some(signer)) = (client, &self.client.segment_signer) {
-            client.enter(|| signer.keep_only(&[]))?;
+        let signers = [&self.client.segment_signer, &self.client.daf_signer];
+        for signer in signers.into_iter().flatten() {
+            if let Some(client) = client {
+                client.enter(|| signer.keep_only(&[]))?;
+            }
         }
         for side in [&self.client, &self.server] {
             token::detach(Path::new(ROOT), &side.instance)?;

@@ -428,6 +428,7 @@ impl Tokens {
             requirements.any(|requirement| requirement.name == *name)
         });
         let followed = fresh.follow_programs(&self.apps);
+        loaded.end_other_forms_at_interfaces();
         // Before connections begin whose segments are to be signed there.
         fresh.follow_interfaces();
         let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));

@@ -278,7 +278,26 @@ impl Loaded {
                 false => self.take_away(place.0),
             }
         }
-        Ok(())
+        // What a weir whose tables had another form has left would go on by its policy.
+        self.other_forms().try_for_each(|dir| detach_form(&dir))
+    }
+
+    /// Takes what puts in tokens at interfaces away from them, of a weir whose tables had
+    /// another form: before this one's is there, so that each interface gets back what it had.
+    pub fn end_other_forms_at_interfaces(&self) {
+        self.other_forms()
+            .for_each(|dir| interface_signer::end_all(&dir));
+    }
+
+    /// Pins of weirs whose tables had another form.
+    fn other_forms(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let all = fs::read_dir(&self.of_instance).into_iter().flatten();
+        let all = all.flatten().map(|entry| entry.path());
+        all.filter(|dir| {
+            let name = dir.file_name().and_then(|name| name.to_str());
+            let form = name.and_then(|name| name.strip_prefix("token-"));
+            form.is_some_and(|form| form.parse::<u32>().is_ok()) && *dir != self.dir
+        })
     }
 
     /// What puts tokens into datagrams or segments, or signatures of DAF, at interfaces; `None`:
@@ -411,15 +430,20 @@ fn detach_where(root: &Path, instance: &str, is_over: impl Fn(&str) -> bool) -> 
         if !name.starts_with("token-") || !is_over(&name) {
             continue;
         }
-        for pin in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            if pin.file_name().to_string_lossy().starts_with("link-")
-                && let Ok(link) = object::open_pin(&pin.path())
-            {
-                object::end_link(&link);
-            }
-        }
-        interface_signer::end_all(&entry.path());
-        pins::remove_tree(&entry.path())?;
+        detach_form(&entry.path())?;
     }
     Ok(())
+}
+
+/// Takes away what is pinned in this directory.
+fn detach_form(dir: &Path) -> Result<()> {
+    for pin in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if pin.file_name().to_string_lossy().starts_with("link-")
+            && let Ok(link) = object::open_pin(&pin.path())
+        {
+            object::end_link(&link);
+        }
+    }
+    interface_signer::end_all(dir);
+    pins::remove_tree(dir)
 }

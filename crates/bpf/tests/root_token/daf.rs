@@ -215,6 +215,33 @@ fn root_what_a_router_says_of_the_path_is_corrected_for_signatures_of_daf() {
     }
 }
 
+/// Pins of a weir whose tables had another form, as the last one's: they stay until these
+/// programs judge, and no longer.
+#[test]
+fn root_what_an_older_form_of_tokens_has_attached_ends_when_this_one_judges() {
+    let (lab, tokens, loaded) = Lab::load("form");
+    let known = Known::new();
+    let here = Path::new(ROOT).join(&lab.instance);
+    let dir = here.join(format!("token-{}", weir_bpf::abi::TOKEN_ABI));
+    let older = here.join("token-2");
+    // A port of its own group, for nothing else is to be judged.
+    let mut policy = known.policy();
+    policy.requirements[0].networks = Some(vec!["203.0.113.0/24".parse().unwrap()]);
+    tokens.put_policy(&policy).unwrap();
+    loaded.attach(true).unwrap();
+    drop((tokens, loaded));
+    std::fs::rename(&dir, &older).unwrap();
+    let cgroup = CgroupAt::open(None).unwrap();
+    let fresh = Tokens::load(Path::new(ROOT), &lab.instance, &cgroup, None);
+    let (tokens, loaded) = fresh.unwrap();
+    tokens.put_clock(clock_offset()).unwrap();
+    tokens.put_policy(&policy).unwrap();
+    loaded.end_other_forms_at_interfaces();
+    assert!(older.join("link-verify").exists(), "it judges still");
+    loaded.attach(true).unwrap();
+    assert!(!older.exists() && dir.join("link-verify").exists());
+}
+
 /// Segments that are nearly right: the kernel says of each what the reference does.
 #[test]
 fn root_the_kernel_verifies_signatures_of_daf_as_the_reference_does() {
