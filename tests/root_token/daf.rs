@@ -327,4 +327,27 @@ fn root_signatures_of_daf_are_nothing_where_they_are_not_configured() {
     lab.require("");
     lab.server.weir.done(&["reload"]);
     assert_eq!(lab.get(SERVER[0], PORT, 1), Some(content(1)));
+    // A key that others can read is refused, and what was in force stays.
+    let key = lab.server.weir.path("daf");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, said) = lab.server.weir.ask(&["reload"]);
+    assert!(
+        code != Some(0) && said.contains("its mode is 0644"),
+        "{said}"
+    );
+    assert_eq!(lab.get(SERVER[0], PORT, 1), Some(content(1)));
+    // The interface has its superpackets back once the section goes.
+    let gso = |host: &Host| {
+        let said = host
+            .space
+            .output("ip", &["-d", "-j", "link", "show", "eth0"]);
+        let links: Value = serde_json::from_slice(&said.unwrap().stdout).unwrap();
+        links[0]["gso_max_segs"].as_u64().unwrap()
+    };
+    assert_eq!(gso(&lab.client), 1);
+    lab.client.configure("");
+    lab.client.weir.done(&["reload"]);
+    assert!(gso(&lab.client) > 1);
+    assert_eq!(lab.get(SERVER[0], PORT, 1), None);
+    assert_eq!(lab.get(SERVER[0], OPEN, 300_000), Some(content(300_000)));
 }

@@ -170,7 +170,7 @@ fn signs(config: &TokenConfig) -> bool {
     signs_tcp || !config.sign_udp_to.is_empty()
 }
 
-/// Does it take keys of tokens? Signatures of DAF alone do not.
+/// Does a configuration take keys of tokens? Signatures of DAF alone do not.
 fn wants_keys(config: &TokenConfig) -> bool {
     let mut requirements = config.requirements.iter();
     let wants = requirements.any(|requirement| requirement.scope != Scope::Daf);

@@ -176,7 +176,7 @@ pub enum Scope {
 impl Scope {
     /// The words of `scope` in the configuration.
     const WORDS: [(&str, Self); 2] = [("flow", Self::Flow), ("payload", Self::Payload)];
-    /// Those of `compat`.
+    /// The words of `compat` there.
     const COMPAT: [(&str, Self); 1] = [("daf", Self::Daf)];
 
     /// The word for it in the configuration, of `scope` or of `compat`.

@@ -62,7 +62,9 @@ pub fn token(token: &Value) -> std::io::Result<()> {
         false => format!("tokens: keys {}", keys.join(", ")),
     })?;
     if goes_by_daf(token) {
-        wrapped("  signatures of DAF (compat) prove little: bound to no connection and no time, so each can be sent again; the same for all segments without data; they name no program; IPv4 only".to_owned())?;
+        wrapped(
+            "  signatures of DAF (compat) prove little: bound to no connection and no time, so each can be sent again; the same for all segments without data; they name no program; IPv4 only",
+        )?;
     }
     let signing = &token["signing"];
     let signs_tcp = signing["to"].as_array().is_some_and(|to| !to.is_empty());
