@@ -132,7 +132,12 @@ impl Lab {
     }
 
     fn ask(&self, bytes: usize, answer: usize) -> String {
-        let words = [usize::from(DIGEST), bytes, answer, 1, 10].map(|word| word.to_string());
+        self.ask_in(bytes, answer, 1)
+    }
+
+    /// In so many pieces, a moment between them.
+    fn ask_in(&self, bytes: usize, answer: usize, pieces: usize) -> String {
+        let words = [usize::from(DIGEST), bytes, answer, pieces, 10].map(|word| word.to_string());
         let words: Vec<_> = [SERVER[0]]
             .into_iter()
             .chain(words.iter().map(String::as_str))
@@ -301,6 +306,37 @@ fn root_signatures_of_daf_let_in_who_has_the_key_and_nobody_else() {
     lab.client.weir.start();
     lab.server.weir.start();
     assert_eq!(lab.ask(100_000, 100_000), "right");
+}
+
+/// A connection that makes superpackets when its segments begin to be signed makes none then.
+#[test]
+fn root_connections_that_were_there_go_on_with_signatures_of_daf() {
+    let Some(mut lab) = Lab::new("dafold") else {
+        return;
+    };
+    // Both sides are there, and neither signs.
+    for host in [&mut lab.client, &mut lab.server] {
+        host.configure("");
+        host.weir.start();
+    }
+    let lab = &lab;
+    std::thread::scope(|scope| {
+        let asks: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| lab.ask_in(8_000_000, 10, 80)))
+            .collect();
+        std::thread::sleep(Duration::from_secs(1));
+        lab.sign();
+        lab.client.weir.done(&["reload"]);
+        let is_going = asks.iter().all(|ask| !ask.is_finished());
+        assert!(is_going, "they were to last longer");
+        for ask in asks {
+            assert_eq!(ask.join().unwrap(), "right", "{}", segments(&lab.client));
+        }
+    });
+    let of = segments(&lab.client);
+    let supers = of["superpacket"].as_u64().unwrap();
+    assert!((1..100).contains(&supers), "{of}");
+    assert!(of["signed"].as_u64() > Some(1_000), "{of}");
 }
 
 /// A signature that is right opens no port that wants tokens.
