@@ -111,6 +111,23 @@ static __always_inline int daf_mac(struct daf_hash *hash, const struct token_daf
 	return 0;
 }
 
+/* Is the MAC at `at` that of the hash? In a frame of its own, which is gone when the
+ * stack is at its deepest. */
+static __noinline enum token_outcome compare_daf(struct __sk_buff *skb, __u32 at,
+						 const struct daf_hash *hash)
+{
+	__u32 said[8], differs = 0, i;
+
+	if (bpf_skb_load_bytes(skb, at, said, sizeof(said)))
+		return TOKEN_MALFORMED;
+		/* All of it, whatever differs: how long that takes says nothing. */
+#pragma unroll
+	for (i = 0; i < 8; i++)
+		differs |= said[i] ^ hash->state.words[i];
+	barrier_var(differs);
+	return differs ? TOKEN_WRONG_MAC : TOKEN_VALID;
+}
+
 /* A segment of IPv4 whose signature is right is TOKEN_VALID. */
 static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 						const struct token_packet *packet,
@@ -118,7 +135,6 @@ static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 {
 	struct daf_hash hash = {.skb = skb};
 	struct token_daf_key *key = daf_key_of(control);
-	__u32 said[8], differs = 0, i;
 	__u8 head[2];
 
 	if (packet->protocol != IPPROTO_TCP)
@@ -129,24 +145,16 @@ static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 		return TOKEN_MALFORMED;
 	if (head[0] != TOKEN_DAF_KIND)
 		return TOKEN_MISSING;
-	if (head[1] != TOKEN_DAF_BYTES || packet->ip_options_len < TOKEN_DAF_BYTES ||
-	    bpf_skb_load_bytes(skb, packet->ip_options + sizeof(head), said,
-			       sizeof(said)))
-		return TOKEN_MALFORMED;
 	hash.at = packet->transport + packet->tcp.doff * 4;
-	if (packet->tcp.doff < 5 || hash.at > skb->len)
+	if (head[1] != TOKEN_DAF_BYTES || packet->ip_options_len < TOKEN_DAF_BYTES ||
+	    packet->tcp.doff < 5 || hash.at > skb->len)
 		return TOKEN_MALFORMED;
 	if (!key)
 		return TOKEN_UNKNOWN_KEY;
 	hash.left = skb->len - hash.at;
 	if (daf_mac(&hash, key))
 		return TOKEN_MALFORMED;
-		/* All of it, whatever differs: how long that takes says nothing. */
-#pragma unroll
-	for (i = 0; i < 8; i++)
-		differs |= said[i] ^ hash.state.words[i];
-	barrier_var(differs);
-	return differs ? TOKEN_WRONG_MAC : TOKEN_VALID;
+	return compare_daf(skb, packet->ip_options + sizeof(head), &hash);
 }
 
 #endif

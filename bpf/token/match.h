@@ -18,9 +18,11 @@
 #include "token/datagram.h"
 
 #define MATCH 0xffff
-/* What match_anew says where a requirement, whose number is added, goes by signatures of
- * DAF: its caller looks at them, for the stack has no room for both. */
-#define MATCH_BY_DAF 0x10000
+/* What match_anew says where each segment proves itself, with the number of the
+ * requirement: its caller looks at them (match_segment), for before Linux 6.8 the stack
+ * has no room for both. */
+#define MATCH_BY_TOKEN 0x10000
+#define MATCH_BY_DAF   0x20000
 
 /* The requirements about the port of a packet; 0: none. */
 static __always_inline __u64 candidates_of(const struct token_packet *packet,
@@ -67,15 +69,33 @@ static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *pac
 	} else if (wants_payload(control, search.found)) {
 		copy_identity(packet->identity, flow->identity);
 		packet->isn = flow->isn;
-		outcome = verify_segment(skb, packet, control, packet->identity);
-		if (outcome == TOKEN_PROVEN && !flow->used)
-			flow->used = TOKEN_USED;
+		return MATCH_BY_TOKEN + search.found;
 	} else {
 		outcome = TOKEN_PROVEN;
 		flow->used = generation << TOKEN_USED_GENERATION |
 			     search.found << TOKEN_USED_REQUIREMENT | TOKEN_USED;
 	}
 	return finish(control, packet, outcome, search.found) ? MATCH : 0;
+}
+
+/* What match_anew leaves, and why. */
+static __noinline int match_segment(struct __sk_buff *skb, struct token_packet *packet,
+				    struct token_flow *flow, __u32 left)
+{
+	struct token_control *control = control_get();
+	enum token_outcome outcome;
+
+	if (!control)
+		return 0;
+	if (left >= MATCH_BY_DAF) {
+		outcome = verify_daf(skb, packet, control);
+	} else {
+		outcome = verify_segment(skb, packet, control, packet->identity);
+		if (outcome == TOKEN_PROVEN && flow && !flow->used)
+			flow->used = TOKEN_USED;
+	}
+	return finish(control, packet, outcome, left & (TOKEN_REQUIREMENTS - 1)) ? MATCH
+										 : 0;
 }
 
 SEC("socket")
@@ -103,12 +123,7 @@ int weir_token_match(struct __sk_buff *skb)
 				       : 0;
 	}
 	said = match_anew(skb, &packet, control, generation, flow);
-	if (said < MATCH_BY_DAF)
-		return said;
-	return finish(control, &packet, verify_daf(skb, &packet, control),
-		      said - MATCH_BY_DAF)
-		       ? MATCH
-		       : 0;
+	return said <= MATCH ? said : match_segment(skb, &packet, flow, said);
 }
 
 #endif

@@ -46,7 +46,7 @@ const MOST: [(&str, u64); 13] = [
     ("sign-tcp-ip", 22_500),
     ("verify", 102_000),
     ("own", 3_200),
-    ("match", 81_000),
+    ("match", 143_000),
     ("sign-daf", 100_000),
     ("sign-daf-ip", 100_000),
     ("daf-mtu", 1_500),
