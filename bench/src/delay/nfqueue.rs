@@ -15,10 +15,15 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use nix::sys::socket::{MsgFlags, MultiHeaders, NetlinkAddr, recvmmsg, setsockopt, sockopt};
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, MultiHeaders, NetlinkAddr, recvmmsg, setsockopt, sockopt},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_core::geo::Country;
 
@@ -43,6 +48,7 @@ const SUBSYSTEM: u16 = 3 << 8;
 const MSG_PACKET: u16 = 0;
 const MSG_VERDICT: u16 = 1;
 const MSG_CONFIG: u16 = 2;
+const MSG_VERDICT_BATCH: u16 = 3;
 const CFG_CMD: u16 = 1;
 const CFG_PARAMS: u16 = 2;
 const CFG_QUEUE_MAXLEN: u16 = 3;
@@ -76,6 +82,23 @@ pub struct QueueArgs {
     /// Let every packet pass: what the queue alone costs
     #[arg(long)]
     accept: bool,
+    /// Let packets pass so many at a time, by one verdict about all of them, as DAF does (b)
+    #[arg(
+        long,
+        value_name = "PACKETS",
+        requires = "accept",
+        conflicts_with = "batch"
+    )]
+    together: Option<u32>,
+    /// The first of them waits so long at most (DAF's B)
+    #[arg(long, default_value_t = 100, value_name = "MICROSECONDS")]
+    within: u64,
+    /// Room for packets that wait to be read
+    #[arg(long, default_value_t = RECEIVE_BUFFER, value_name = "BYTES")]
+    buffer: usize,
+    /// Double it each time that packets were lost for want of room (DAF's way)
+    #[arg(long)]
+    grow: bool,
     /// Run `iptables -I` for each denied source, once, before its verdict
     #[arg(long)]
     ban: bool,
@@ -137,13 +160,21 @@ pub fn run(args: &QueueArgs) -> anyhow::Result<()> {
         banned: HashSet::new(),
         counts: counts.clone(),
     };
-    let socket = open(args.queue)?;
-    let batch = args.batch;
+    let socket = open(args.queue, args.buffer)?;
+    let (batch, queue) = (args.batch, args.queue);
+    let together = args.together.map(|packets| Together {
+        packets,
+        within: Duration::from_micros(args.within),
+    });
+    let mut room = Room {
+        bytes: args.buffer,
+        grows: args.grow,
+    };
     std::thread::spawn(move || {
-        let error = if batch {
-            judge.in_batches(&socket)
-        } else {
-            judge.one_by_one(&socket)
+        let error = match together {
+            Some(together) => judge.together(&socket, queue, together, &mut room),
+            None if batch => judge.in_batches(&socket),
+            None => judge.one_by_one(&socket, &mut room),
         };
         eprintln!("{error:#}");
         std::process::exit(2);
@@ -160,15 +191,52 @@ pub fn run(args: &QueueArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A socket that this queue's packets come to.
-fn open(queue: u16) -> anyhow::Result<Socket> {
+/// How packets get their verdict, many at a time.
+#[derive(Debug, Clone, Copy)]
+struct Together {
+    packets: u32,
+    within: Duration,
+}
+
+/// The room for packets that wait to be read.
+struct Room {
+    bytes: usize,
+    grows: bool,
+}
+
+impl Room {
+    /// Receives the next message; `None`: there is none yet. Where packets were lost for want
+    /// of room it is doubled first, if it grows.
+    fn receive(
+        &mut self,
+        socket: &Socket,
+        buffer: &mut [u8],
+        flags: MsgFlags,
+    ) -> anyhow::Result<Option<usize>> {
+        loop {
+            match nix::sys::socket::recv(socket.as_raw_fd(), buffer, flags) {
+                Ok(length) => return Ok(Some(length)),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::ENOBUFS) if self.grows && self.bytes < RECEIVE_BUFFER => {
+                    self.bytes *= 2;
+                    setsockopt(socket, sockopt::RcvBufForce, &self.bytes)?;
+                }
+                Err(Errno::ENOBUFS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// A socket that this queue's packets come to, with so many bytes of room for them.
+fn open(queue: u16, room: usize) -> anyhow::Result<Socket> {
     let socket = Socket::new(
         Domain::from(AF_NETLINK),
         Type::RAW,
         Some(Protocol::from(NETLINK_NETFILTER)),
     )
     .context("a netlink socket")?;
-    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
+    setsockopt(&socket, sockopt::RcvBufForce, &room)?;
     let inet = libc_af_inet().to_be_bytes();
     for attribute in [
         (CFG_CMD, vec![CMD_BIND, 0, inet[0], inet[1]]),
@@ -281,16 +349,66 @@ struct Judge {
 
 impl Judge {
     /// One recv, one verdict: ipt_geofence's way. Returns when it fails.
-    fn one_by_one(&mut self, socket: &Socket) -> anyhow::Error {
+    fn one_by_one(&mut self, socket: &Socket, room: &mut Room) -> anyhow::Error {
         let mut buffer = vec![0; 1 << 17];
         let mut verdict = Vec::new();
         loop {
             let mut step = || -> anyhow::Result<()> {
-                let received =
-                    nix::sys::socket::recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+                let received = room.receive(socket, &mut buffer, MsgFlags::empty())?;
+                let received = received.context("a packet")?;
                 verdict.clear();
                 self.judge(&buffer[..received], &mut verdict)?;
                 socket.send(&verdict)?;
+                Ok(())
+            };
+            if let Err(error) = step() {
+                return error;
+            }
+        }
+    }
+
+    /// One verdict for all packets up to one of them (NFQNL_MSG_VERDICT_BATCH), once there are
+    /// so many, or the first of them has waited so long. Returns when it fails.
+    fn together(
+        &mut self,
+        socket: &Socket,
+        queue: u16,
+        together: Together,
+        room: &mut Room,
+    ) -> anyhow::Error {
+        let mut buffer = vec![0; 1 << 17];
+        let mut verdict = Vec::new();
+        // The last packet that waits, how many do, and until when.
+        let (mut last, mut waiting) = (0, 0);
+        let mut until = Instant::now();
+        loop {
+            let mut step = || -> anyhow::Result<()> {
+                let received = room.receive(socket, &mut buffer, MsgFlags::MSG_DONTWAIT)?;
+                if let Some(length) = received {
+                    let packet = parse(&buffer[..length])?;
+                    if waiting == 0 {
+                        until = Instant::now() + together.within;
+                    }
+                    (last, waiting) = (packet.id, waiting + 1);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if waiting > 0 && (waiting >= together.packets || left.is_zero()) {
+                    let mut head = [0; 8];
+                    head[..4].copy_from_slice(&NF_ACCEPT.to_be_bytes());
+                    head[4..].copy_from_slice(&last.to_be_bytes());
+                    verdict.clear();
+                    let attributes = [(VERDICT_HDR, &head[..])];
+                    put_message(&mut verdict, MSG_VERDICT_BATCH, queue, &attributes);
+                    socket.send(&verdict)?;
+                    let passed = u64::from(waiting);
+                    self.counts.passed.fetch_add(passed, Ordering::Relaxed);
+                    waiting = 0;
+                } else if received.is_none() {
+                    let mut polled = [PollFd::new(socket, PollFlags::IN)];
+                    let left = (waiting > 0).then_some(left);
+                    let left = left.map(Timespec::try_from).transpose()?;
+                    poll(&mut polled, left.as_ref())?;
+                }
                 Ok(())
             };
             if let Err(error) = step() {

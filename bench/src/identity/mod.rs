@@ -73,7 +73,20 @@ enum Through {
     /// Without superpackets at the client's device (GSO), as where segments are signed.
     SingleSegments,
     Conntrack,
-    Queue,
+    Queue(Queueing),
+}
+
+/// How user space takes packets from its queue, and gives verdicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Queueing {
+    /// Packets for which there is one verdict; 0: each has one of its own.
+    together: u32,
+    /// The first of them waits so many microseconds at most.
+    within: u32,
+    /// KiB of room for packets that wait to be read; 0: very many.
+    room: u32,
+    /// The room is doubled each time that packets were lost.
+    grows: bool,
 }
 
 /// Which connections tokens are about.
@@ -133,7 +146,33 @@ struct Load {
     counts_connections: bool,
 }
 
-const LOADS: [Load; 5] = [
+/// As DAF does without its options.
+const QUEUE: Through = Through::Queue(Queueing {
+    together: 0,
+    within: 0,
+    room: 0,
+    grows: false,
+});
+
+const fn together(packets: u32, within: u32) -> Through {
+    Through::Queue(Queueing {
+        together: packets,
+        within,
+        room: 0,
+        grows: false,
+    })
+}
+
+const fn room(kib: u32, grows: bool) -> Through {
+    Through::Queue(Queueing {
+        together: 0,
+        within: 0,
+        room: kib,
+        grows,
+    })
+}
+
+const LOADS: [Load; 7] = [
     Load {
         name: "stream 1",
         args: &["--load", "stream"],
@@ -143,7 +182,7 @@ const LOADS: [Load; 5] = [
             ("none", NONE),
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
-            ("nfqueue", Through::Queue),
+            ("nfqueue", QUEUE),
         ],
         is_latency: false,
         counts_connections: false,
@@ -157,7 +196,7 @@ const LOADS: [Load; 5] = [
             ("none", NONE),
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
-            ("nfqueue", Through::Queue),
+            ("nfqueue", QUEUE),
         ],
         is_latency: false,
         counts_connections: false,
@@ -171,7 +210,7 @@ const LOADS: [Load; 5] = [
             ("none", NONE),
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
-            ("nfqueue", Through::Queue),
+            ("nfqueue", QUEUE),
         ],
         is_latency: false,
         counts_connections: false,
@@ -186,10 +225,50 @@ const LOADS: [Load; 5] = [
             (LEVEL, KNOWN),
             ("strict, 1000 programs and 100 rules", MANY),
             ("conntrack", Through::Conntrack),
-            ("nfqueue", Through::Queue),
+            ("nfqueue", QUEUE),
         ],
         is_latency: true,
         counts_connections: true,
+    },
+    // Figure 3.2 of DAF's thesis: one verdict for many packets. First so many at most, of which
+    // the first waits 50 µs at most, then 50 at most, by how long that may be.
+    Load {
+        name: "verdicts stream 1",
+        args: &["--load", "stream"],
+        unit: "Gbit/s",
+        scale: 8e-9,
+        through: &[
+            ("one a packet", QUEUE),
+            ("1 within 50 us", together(1, 50)),
+            ("2 within 50 us", together(2, 50)),
+            ("5 within 50 us", together(5, 50)),
+            ("10 within 50 us", together(10, 50)),
+            ("20 within 50 us", together(20, 50)),
+            ("50 within 50 us", together(50, 50)),
+            ("100 within 50 us", together(100, 50)),
+            ("50 within 1 us", together(50, 1)),
+            ("50 within 5 us", together(50, 5)),
+            ("50 within 20 us", together(50, 20)),
+            ("50 within 100 us", together(50, 100)),
+        ],
+        is_latency: false,
+        counts_connections: false,
+    },
+    // Figure 3.3: packets are lost for which the queue's socket has no room.
+    Load {
+        name: "room stream 8",
+        args: &["--load", "stream", "--number", "8"],
+        unit: "Gbit/s",
+        scale: 8e-9,
+        through: &[
+            ("512 MiB", QUEUE),
+            ("16 KiB", room(16, false)),
+            ("64 KiB", room(64, false)),
+            ("256 KiB", room(256, false)),
+            ("16 KiB and growing", room(16, true)),
+        ],
+        is_latency: false,
+        counts_connections: false,
     },
     // Each connection is of an address space that has changed, and of a program that nobody
     // has named: its mappings are walked, and user space is asked.
@@ -282,14 +361,17 @@ impl Rows<'_> {
                 match self.site.measure(through[which].1, load, self.to) {
                     Ok(reached) if round > 0 => values[which].push(reached),
                     Ok(_) => {}
-                    Err(why) if through[which].1 == Through::Queue && round == 0 => {
-                        eprintln!("{}: left out: {why:#}", self.name("nfqueue"));
+                    Err(why) if matches!(through[which].1, Through::Queue(_)) && round == 0 => {
+                        let name = self.name(through[which].0);
+                        eprintln!("{name}: left out: {why:#}");
                         refused.push(which);
                     }
                     Err(why) => return Err(why.context(self.name(through[which].0))),
                 }
             }
-            for which in refused {
+            // From behind: the others keep their places.
+            refused.sort_unstable();
+            for which in refused.into_iter().rev() {
                 through.remove(which);
                 values.remove(which);
             }

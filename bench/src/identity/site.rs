@@ -16,7 +16,7 @@ use weir_bpf::{
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 
-use super::{Load, Through, client::Reached, enforced::Enforced, server, tokens::Tokens};
+use super::{Load, Queueing, Through, client::Reached, enforced::Enforced, server, tokens::Tokens};
 
 /// The queue's number.
 const QUEUE: &str = "17";
@@ -188,10 +188,11 @@ impl<'a> Gate<'a> {
                 Ok(Self::Rules { client })
             }
             // As DAF is set up: all that goes out waits for a verdict of its own.
-            Through::Queue => {
+            Through::Queue(how) => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command
                     .args(["delay-queue", "--queue", QUEUE, "--core", "1", "--accept"])
+                    .args(words_of(how))
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped());
                 let mut program = client.spawn(command)?;
@@ -225,6 +226,25 @@ impl Drop for Gate<'_> {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// The words by which the program of the queue is told how.
+fn words_of(how: Queueing) -> Vec<String> {
+    let mut words = Vec::new();
+    if how.together > 0 {
+        let (packets, within) = (how.together, how.within);
+        words.extend([
+            format!("--together={packets}"),
+            format!("--within={within}"),
+        ]);
+    }
+    if how.room > 0 {
+        words.push(format!("--buffer={}", how.room << 10));
+    }
+    if how.grows {
+        words.push("--grow".to_owned());
+    }
+    words
 }
 
 /// Has superpackets of so many segments made for the client's device.

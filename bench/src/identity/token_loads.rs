@@ -37,7 +37,7 @@ const STREAM: &[(&str, Through)] = &[
     ("payload", Through::Tokens(TokenUse::Segments)),
     ("compat daf", Through::Tokens(TokenUse::Daf)),
     // The way of DAF, without what it does to a packet.
-    ("nfqueue", Through::Queue),
+    ("nfqueue", super::QUEUE),
 ];
 const CONNECT: &[(&str, Through)] = STREAM.split_at(4).0;
 /// What sends segments one by one, where no timer paces them.
