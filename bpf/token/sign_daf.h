@@ -18,6 +18,9 @@
 /* What every path takes (RFC 791): less than this and the option is no MTU. */
 #define MTU_LEAST (68 + TOKEN_DAF_ROOM)
 
+/* Of a packet of IPv4. */
+#define LENGTH_MOST 0xffff
+
 /* ICMP: "fragmentation needed" (RFC 792, 1191). */
 #define ICMP_UNREACHABLE 3
 #define ICMP_TOO_BIG	 4
@@ -46,6 +49,29 @@ struct daf_told {
 };
 
 _Static_assert(sizeof(struct daf_too_big) == 68 && sizeof(struct daf_told) == 32, "abi");
+
+/* Control groups in each other that are looked through. */
+#define DAF_DEPTH 32
+
+/* Is it of the control group in which this holds? What has no socket of a program's any
+ * more, as in TIME_WAIT, carries no data. */
+static __noinline int is_of_daf(struct __sk_buff *skb,
+				const struct token_control *control)
+{
+	__u64 cgroup;
+	int level;
+
+	if (!bpf_skb_cgroup_id(skb))
+		return 1;
+	for (level = 0; level < DAF_DEPTH; level++) {
+		cgroup = bpf_skb_ancestor_cgroup_id(skb, level);
+		if (!cgroup)
+			return 0;
+		if (cgroup == control->cgroup)
+			return 1;
+	}
+	return 0;
+}
 
 /* Do segments to this address get the signature? */
 static __always_inline int is_to_daf(const struct token_control *control, __be32 dest)
@@ -135,7 +161,7 @@ sign_daf_segment(struct __sk_buff *skb, __u32 l2, const struct token_control *co
 	if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)))
 		return TOKEN_SEGMENT_BROKEN;
 	if (ip.frag_off & bpf_htons(FRAGMENT))
-		return TOKEN_SEGMENT_TOO_BIG;
+		return TOKEN_SEGMENT_NO_ROOM;
 	header = ip.ihl * 4;
 	bytes = bpf_ntohs(ip.tot_len);
 	is_there = header == sizeof(ip) + TOKEN_DAF_ROOM &&
@@ -149,7 +175,12 @@ sign_daf_segment(struct __sk_buff *skb, __u32 l2, const struct token_control *co
 	if (l2 + bytes != skb->len || hash.at > skb->len)
 		return TOKEN_SEGMENT_BROKEN;
 	if (!is_there && bpf_check_mtu(skb, 0, mtu, TOKEN_DAF_ROOM, 0))
+		return *mtu > MTU_LEAST ? TOKEN_SEGMENT_TOO_BIG : TOKEN_SEGMENT_NO_ROOM;
+	/* At a device that takes more than its length can say, as lo does. */
+	if (!is_there && bytes + TOKEN_DAF_ROOM > LENGTH_MOST) {
+		*mtu = LENGTH_MOST;
 		return TOKEN_SEGMENT_TOO_BIG;
+	}
 	hash.left = skb->len - hash.at;
 	if (daf_mac(&hash, key) || (is_there ? write_daf_anew(skb, l2, &hash)
 					     : write_daf(skb, l2, &hash, bytes)))
@@ -206,11 +237,12 @@ static __always_inline int sign_daf(struct __sk_buff *skb, __u32 l2)
 	/* What is forwarded has no socket. */
 	if (!skb->sk || !control || skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.version != 4 ||
-	    ip.protocol != IPPROTO_TCP || !is_to_daf(control, ip.daddr))
+	    ip.protocol != IPPROTO_TCP || !is_to_daf(control, ip.daddr) ||
+	    !is_of_daf(skb, control))
 		return TC_ACT_UNSPEC;
 	what = sign_daf_segment(skb, l2, control, &mtu);
 	count_segment(what);
-	if (what == TOKEN_SEGMENT_TOO_BIG && mtu > MTU_LEAST)
+	if (what == TOKEN_SEGMENT_TOO_BIG)
 		return answer_too_big(skb, l2, mtu - TOKEN_DAF_ROOM);
 	return what == TOKEN_SEGMENT_SIGNED ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }

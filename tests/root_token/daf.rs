@@ -322,7 +322,7 @@ fn root_connections_that_were_there_go_on_with_signatures_of_daf() {
     let lab = &lab;
     std::thread::scope(|scope| {
         let asks: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| lab.ask_in(8_000_000, 10, 80)))
+            .map(|_| scope.spawn(|| lab.ask_in(16_000_000, 10, 400)))
             .collect();
         std::thread::sleep(Duration::from_secs(1));
         lab.sign();
@@ -352,8 +352,13 @@ fn root_signatures_of_daf_are_nothing_where_they_are_not_configured() {
     for more in ["", "scope = \"payload\"\n"] {
         lab.server.require(&"7".repeat(64), more);
         lab.server.weir.done(&["reload"]);
+        let missing = lab.server.outcome("missing");
         assert_eq!(lab.get(SERVER[0], PORT, 1), None);
-        assert!(lab.server.outcome("missing") > 0, "{}", lab.server.token());
+        assert!(
+            lab.server.outcome("missing") > missing,
+            "{}",
+            lab.server.token()
+        );
         assert_eq!(lab.server.outcome("valid"), valid);
     }
     // Nor does what was let in without it.
@@ -363,6 +368,12 @@ fn root_signatures_of_daf_are_nothing_where_they_are_not_configured() {
     lab.require("");
     lab.server.weir.done(&["reload"]);
     assert_eq!(lab.get(SERVER[0], PORT, 1), Some(content(1)));
+    // What is not of the control group is not signed, and does not get in.
+    let missing = lab.server.outcome("missing");
+    let outside = |words: &[&str]| lab.client.space.output(words[0], &words[1..]).unwrap();
+    assert_eq!(get(outside, SERVER[0], PORT, 1), None);
+    assert!(lab.server.outcome("missing") > missing);
+    assert_eq!(get(outside, SERVER[0], OPEN, 1), Some(content(1)));
     // A key that others can read is refused, and what was in force stays.
     let key = lab.server.weir.path("daf");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();

@@ -147,7 +147,7 @@ fn root_segments_without_room_for_a_signature_of_daf_are_counted() {
     let mut part = frame(&[], &[], 0x10, b"x");
     part[14 + 6] = 0x20;
     assert_eq!(run(&part).0, SHOT);
-    assert_eq!(of().too_big, 1);
+    assert_eq!((of().without_room, of().too_big), (2, 0));
     let mut cut = frame(&[], &[], 0x10, b"x");
     cut[14 + 20 + 12] = 15 << 4;
     assert_eq!(run(&cut).0, SHOT);

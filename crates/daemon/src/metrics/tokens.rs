@@ -38,7 +38,7 @@ impl TokenMetrics {
             ),
             segments: registry.totals(
                 "weir_token_segments_total",
-                "Segments to networks of sign_to with scope payload or compat: signed, or why they were dropped: without-signer, superpacket, without-interface, without-room, broken, too-big (compat: TCP was told, and sends them again).",
+                "Segments to networks of sign_to with scope payload or compat: signed, or why they were dropped: without-signer, superpacket, without-interface, without-room (fragments too), broken, too-big (compat: TCP was told, and sends them again).",
                 &["result"],
             ),
             signers: registry.gauges("weir_token_signers", "Programs that can sign.", &[]),
