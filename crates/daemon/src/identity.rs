@@ -778,7 +778,7 @@ impl Apps {
             }
         }
         match state.programs.without_labels() {
-            (groups, Some((group, why))) => self.alerts.raise(
+            (groups, Some((group, why))) if state.reads_containers => self.alerts.raise(
                 ABOUT_CONTAINERS,
                 format!(
                     "the labels of {} containers are not known, of {group} for one: {why}; rules that ask for them do not allow their programs",

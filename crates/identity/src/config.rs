@@ -141,7 +141,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "container",
                 NONE,
-                "The container, by a label as docker(1) or podman(1) has it (--label): a key, or key=value, in which * stands for any text.",
+                "The container, by a label that docker(1) or podman(1) has given it (--label), or that its image has: a key, or key=value, in which * stands for any text.",
             ),
             key(
                 "anonymous",

@@ -7,7 +7,7 @@
 //! process decides: it has to be in the same group.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     io::{self, ErrorKind, Read, Write},
     os::unix::net::UnixStream,
@@ -32,10 +32,13 @@ const MAX_WAITING: usize = 256;
 const MAX_PROCESSES: usize = 64;
 /// So long an answer about a container holds.
 const HOLDS: Duration = Duration::from_secs(600);
-/// So long one that has none: then it is asked for again.
+/// So long one that has none: then it is asked for again. So long a runtime is not asked that
+/// has not answered in time.
 const AGAIN: Duration = Duration::from_secs(30);
 /// So long one runtime may take.
 const PER_QUESTION: Duration = Duration::from_secs(2);
+/// So long runtimes are asked before rules come into force, while nobody is judged by them.
+const LOOK_UP: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read, and of the labels in it that are kept.
 const MAX_ANSWER: u64 = 1 << 20;
 const MAX_LABELS: usize = 64 << 10;
@@ -69,6 +72,8 @@ pub(super) type Labelled = (Container, Option<NoLabels>);
 struct Known {
     labels: Result<BTreeMap<String, String>, NoLabels>,
     at: Instant,
+    /// A runtime has said so; without labels else nobody could be asked.
+    is_said: bool,
 }
 
 impl Known {
@@ -89,8 +94,12 @@ impl Known {
 #[derive(Default)]
 struct Table {
     sockets: Vec<PathBuf>,
+    /// When one of them has not answered in time.
+    mute: BTreeMap<PathBuf, Instant>,
     known: BTreeMap<String, Known>,
     waiting: BTreeMap<String, BTreeSet<u32>>,
+    /// Those that wait, in the order in which they came.
+    order: VecDeque<String>,
     answered: BTreeSet<u32>,
     put_off: u64,
     is_started: bool,
@@ -98,6 +107,15 @@ struct Table {
 
 impl Table {
     fn note(&mut self, group: String, known: Known) {
+        // They do not change: that nobody can be asked says nothing against them.
+        if !known.is_said
+            && let Some(before) = self.known.get_mut(&group)
+            && before.labels.is_ok()
+        {
+            let asked_again = HOLDS - AGAIN;
+            before.at = known.at.checked_sub(asked_again).unwrap_or(known.at);
+            return;
+        }
         if !self.known.contains_key(&group) && self.known.len() >= MAX_KNOWN {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.at);
             if let Some(oldest) = oldest.map(|(group, _)| group.clone()) {
@@ -109,6 +127,7 @@ impl Table {
 
     /// Nobody waits for these any more, and who has waited asks again.
     fn release_all(&mut self) {
+        self.order.clear();
         for (_, processes) in std::mem::take(&mut self.waiting) {
             self.answered.extend(processes);
         }
@@ -125,6 +144,56 @@ impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Asks one runtime behind the other for a container.
+    fn ask(&self, sockets: &[PathBuf], group: &str, id: &str, until: Instant) -> Known {
+        let (mut labels, mut is_asked) = (None, false);
+        let mut first_error = None;
+        let mut failed = |socket: &Path, why: &dyn fmt::Display| {
+            first_error.get_or_insert(NoLabels(format!("{}: {why}", socket.display())));
+        };
+        for socket in sockets {
+            let mute = self.table().mute.get(socket).copied();
+            if mute.is_some_and(|since| since.elapsed() < AGAIN) {
+                failed(socket, &"it has not answered in time");
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                failed(socket, &"there was no time left to ask it");
+                break;
+            }
+            match inspect(socket, id, left.min(PER_QUESTION)) {
+                Ok(Some(found)) => {
+                    let first = cgroup_of(found.state.pid).unwrap_or_default();
+                    labels = Some(found.labels_at(&first, group));
+                    break;
+                }
+                Ok(None) => is_asked = true,
+                Err(error) if error.kind() == ErrorKind::NotFound => (),
+                Err(error) => {
+                    if error.kind() == ErrorKind::TimedOut && left >= PER_QUESTION {
+                        self.table().mute.insert(socket.clone(), Instant::now());
+                    }
+                    failed(socket, &error);
+                }
+            }
+        }
+        let is_said = labels.is_some() || is_asked && first_error.is_none();
+        let nobody = || {
+            let all: Vec<_> = sockets.iter().map(|s| s.display().to_string()).collect();
+            let all = all.join(", ");
+            NoLabels(match is_asked {
+                true => format!("no container runtime knows it, of {all}"),
+                false => format!("no container runtime is there, of {all}"),
+            })
+        };
+        Known {
+            labels: labels.unwrap_or_else(|| Err(first_error.unwrap_or_else(nobody))),
+            at: Instant::now(),
+            is_said,
+        }
+    }
 }
 
 /// The containers of this host that programs are in.
@@ -132,11 +201,22 @@ impl Shared {
 pub(super) struct Containers(Arc<Shared>);
 
 /// The control group of the container in which a process of this one is, and its number:
-/// docker-ID.scope, libpod-ID.scope, /docker/ID.
+/// docker-ID.scope, libpod-ID.scope, /docker/ID. Podman's pods have numbers as well, around
+/// those of their containers, and so has the monitor beside each container.
 pub(super) fn group_of(cgroup: &str) -> Option<(&str, &str)> {
-    let mut begin = 0;
+    let (mut begin, mut before) = (0, "");
     for part in cgroup.split('/') {
         let end = begin + part.len();
+        let is_pod =
+            part.contains("libpod_pod_") || before == "libpod_parent" && part.len() == ID_DIGITS;
+        let is_monitor = ["libpod-conmon-", "crio-conmon-"]
+            .iter()
+            .any(|name| part.starts_with(name));
+        before = part;
+        if is_pod || is_monitor {
+            begin = end + 1;
+            continue;
+        }
         let words = part.split(|c: char| !c.is_ascii_alphanumeric());
         let is_id = |word: &&str| {
             let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -151,13 +231,16 @@ pub(super) fn group_of(cgroup: &str) -> Option<(&str, &str)> {
 }
 
 impl Containers {
-    /// Asks these runtimes from now on.
-    pub fn ask_at(&self, sockets: &[PathBuf]) {
+    /// Asks these runtimes from now on; false: the same as before.
+    pub fn ask_at(&self, sockets: &[PathBuf]) -> bool {
         let mut table = self.0.table();
-        if table.sockets != sockets {
+        let is_other = table.sockets != sockets;
+        if is_other {
             table.sockets = sockets.to_vec();
             table.known.clear();
+            table.mute.clear();
         }
+        is_other
     }
 
     /// The container of a process of this control group. `None`: its runtime is asked, and the
@@ -189,6 +272,7 @@ impl Containers {
                 return false;
             }
             table.waiting.insert(group.to_owned(), BTreeSet::new());
+            table.order.push_back(group.to_owned());
         }
         self.0.work.notify_one();
         true
@@ -210,6 +294,7 @@ impl Containers {
     /// Asks for these now, as far as there is time: before rules come into force nobody waits,
     /// and everybody is asked about.
     pub fn look_up<'g>(&self, cgroups: impl Iterator<Item = &'g str>, until: Instant) {
+        let until = until.min(Instant::now() + LOOK_UP);
         let groups: BTreeSet<_> = cgroups.filter_map(group_of).collect();
         for (group, id) in groups.into_iter().take(MAX_KNOWN) {
             let sockets = {
@@ -222,7 +307,7 @@ impl Containers {
             if Instant::now() >= until {
                 return;
             }
-            let known = ask(&sockets, group, id, until);
+            let known = self.0.ask(&sockets, group, id, until);
             self.0.table().note(group.to_owned(), known);
         }
     }
@@ -282,7 +367,7 @@ fn ask_runtimes(shared: &Weak<Shared>) {
     let _leaving = Leaving(shared);
     while let Some(shared) = shared.upgrade() {
         let table = shared.table();
-        let Some(group) = table.waiting.keys().next().cloned() else {
+        let Some(group) = table.order.front().cloned() else {
             let waited = shared.work.wait_timeout(table, Duration::from_secs(1));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             continue;
@@ -291,8 +376,9 @@ fn ask_runtimes(shared: &Weak<Shared>) {
         drop(table);
         let id = group_of(&group).map(|(_, id)| id).unwrap_or_default();
         let until = Instant::now() + PER_QUESTION * sockets.len() as u32;
-        let known = ask(&sockets, &group, id, until);
+        let known = shared.ask(&sockets, &group, id, until);
         let mut table = shared.table();
+        table.order.retain(|waiting| *waiting != group);
         let processes = table.waiting.remove(&group).unwrap_or_default();
         table.answered.extend(processes);
         // Other runtimes may have been named meanwhile.
@@ -302,39 +388,8 @@ fn ask_runtimes(shared: &Weak<Shared>) {
     }
 }
 
-/// Asks one runtime behind the other for a container.
-fn ask(sockets: &[PathBuf], group: &str, id: &str, until: Instant) -> Known {
-    let (mut labels, mut is_asked) = (None, false);
-    let mut first_error = None;
-    for socket in sockets {
-        let left = until.saturating_duration_since(Instant::now());
-        match inspect(socket, id, left.min(PER_QUESTION)) {
-            Ok(Some(found)) => {
-                labels = Some(found.labels_at(group));
-                break;
-            }
-            Ok(None) => is_asked = true,
-            Err(error) if error.kind() == ErrorKind::NotFound => (),
-            Err(error) => {
-                first_error.get_or_insert(NoLabels(format!("{}: {error}", socket.display())));
-            }
-        }
-    }
-    let nobody = || {
-        let all: Vec<_> = sockets.iter().map(|s| s.display().to_string()).collect();
-        let all = all.join(", ");
-        NoLabels(match is_asked {
-            true => format!("no container runtime knows it, of {all}"),
-            false => format!("no container runtime is there, of {all}"),
-        })
-    };
-    Known {
-        labels: labels.unwrap_or_else(|| Err(first_error.unwrap_or_else(nobody))),
-        at: Instant::now(),
-    }
-}
-
-/// A container as `GET /containers/ID/json` tells of it (Docker Engine API 1.24 and newer).
+/// A container as `GET /containers/ID/json` tells of it (Docker Engine API; asked without a
+/// version, for old and new engines refuse each other's).
 #[derive(Debug, Deserialize)]
 struct Inspected {
     #[serde(rename = "State")]
@@ -356,9 +411,10 @@ struct InspectedConfig {
 }
 
 impl Inspected {
-    fn labels_at(self, group: &str) -> Result<BTreeMap<String, String>, NoLabels> {
-        let cgroup = cgroup_of(self.state.pid).unwrap_or_default();
-        if group_of(&cgroup).is_none_or(|(own, _)| own != group) {
+    /// The labels, if the first process, which is in the control group `first`, is in the
+    /// container's.
+    fn labels_at(self, first: &str, group: &str) -> Result<BTreeMap<String, String>, NoLabels> {
+        if group_of(first).is_none_or(|(own, _)| own != group) {
             return Err(NoLabels(format!(
                 "its first process ({}) is not in its control group",
                 self.state.pid
@@ -383,7 +439,7 @@ fn inspect(socket: &Path, id: &str, within: Duration) -> io::Result<Option<Inspe
     // Version 1.0: the answer comes whole, and then the connection ends.
     write!(
         stream,
-        "GET /v1.24/containers/{id}/json HTTP/1.0\r\nHost: weir\r\n\r\n"
+        "GET /containers/{id}/json HTTP/1.0\r\nHost: weir\r\n\r\n"
     )?;
     let mut answer = Vec::new();
     let mut chunk = [0; 16 << 10];
@@ -416,14 +472,11 @@ fn inspect(socket: &Path, id: &str, within: Duration) -> io::Result<Option<Inspe
         "200" => (),
         "404" => return Ok(None),
         _ => {
-            let line: String = head
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .chars()
-                .take(64)
-                .collect();
-            return Err(invalid(format!("the answer is {line:?}")));
+            let line = head.lines().next().unwrap_or_default();
+            let message = String::from_utf8_lossy(&answer[cut + 4..]);
+            let told = format!("{line} {message}");
+            let told: String = told.chars().take(200).collect();
+            return Err(invalid(format!("the answer is {told:?}")));
         }
     }
     let found = serde_json::from_slice(&answer[cut + 4..]);
@@ -435,9 +488,14 @@ fn inspect(socket: &Path, id: &str, within: Duration) -> io::Result<Option<Inspe
 /// Connects to a runtime of root's.
 fn connect(socket: &Path, within: Duration) -> io::Result<UnixStream> {
     let stream = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-    // One whose queue is full is waited for as long as it may write.
-    stream.set_write_timeout(Some(within))?;
-    stream.connect(&socket2::SockAddr::unix(socket)?)?;
+    // One whose queue is full is waited for as long as it may write: never without an end,
+    // which is what zero means.
+    stream.set_write_timeout(Some(within.max(Duration::from_millis(1))))?;
+    let connected = stream.connect(&socket2::SockAddr::unix(socket)?);
+    connected.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+        _ => error,
+    })?;
     let stream = UnixStream::from(stream);
     let peer = rustix::net::sockopt::socket_peercred(&stream)?;
     let (uid, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());

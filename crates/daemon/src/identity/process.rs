@@ -12,7 +12,7 @@ use std::{
 
 use weir_bpf::identity::Seen;
 use weir_identity::{
-    Object, Program,
+    Container, Object, Program,
     hash::{self, FileKey},
 };
 
@@ -208,7 +208,10 @@ pub(super) fn read(
     if let Some(containers) = containers {
         match containers.of(&program.cgroup, pid) {
             Some((container, why)) => (program.container, without_labels) = (container, why),
-            None => is_looked_up = true,
+            None => {
+                program.container = Container::Unknown;
+                is_looked_up = true;
+            }
         }
     }
     let namespace = fs::read_link(proc.join("ns/net")).ok();

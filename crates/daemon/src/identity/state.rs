@@ -233,13 +233,13 @@ impl State {
     pub(super) fn put_anew(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         let asks_package = asks_package(&policy);
         let asks_container = asks_container(&policy);
+        let asks_others = self.containers.ask_at(&self.config.container_sockets);
         let told_by = tells_apart_by(&policy);
         let is_same = told_by == self.told_by
             && (self.reads_packages || !asks_package)
-            && (self.reads_containers || !asks_container);
+            && (!asks_container || self.reads_containers && !asks_others);
         (self.reads_packages, self.told_by) = (asks_package, told_by);
         self.reads_containers = asks_container;
-        self.containers.ask_at(&self.config.container_sockets);
         if is_same {
             return self.put(policy, made_of);
         }
@@ -548,6 +548,9 @@ impl State {
             AGAIN,
             |read| matches!(read.without, Some((_, why)) if why.is_for_now()),
         )?;
+        if !self.reads_containers {
+            return Ok(());
+        }
         let (groups, _) = self.programs.without_labels();
         let found = self.containers.found_again(groups.into_iter());
         if found.is_empty() {

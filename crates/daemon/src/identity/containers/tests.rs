@@ -18,7 +18,7 @@ fn runtime(dir: &Path, answers: Vec<Vec<u8>>) -> (PathBuf, thread::JoinHandle<()
                 asked.extend(&chunk[..length]);
             }
             let asked = String::from_utf8(asked).unwrap();
-            let line = format!("GET /v1.24/containers/{ID}/json HTTP/1.0\r\n");
+            let line = format!("GET /containers/{ID}/json HTTP/1.0\r\n");
             assert!(asked.starts_with(&line), "{asked}");
             // Who has heard enough hangs up.
             let _ = stream.write_all(&answer);
@@ -64,8 +64,20 @@ fn a_container_is_found_in_the_path_of_a_control_group() {
     }
     // Podman's monitor is not in the container whose number it has in its name.
     let monitor = format!("/machine.slice/libpod-conmon-{ID}.scope");
-    let own = format!("/machine.slice/libpod-{ID}.scope");
-    assert_ne!(group_of(&monitor), group_of(&own));
+    assert_eq!(group_of(&monitor), None);
+    // A pod's number is no container's.
+    let pod = ID.replace('3', "7");
+    for around in [
+        format!("/machine.slice/machine-libpod_pod_{pod}.slice"),
+        format!("/libpod_parent/{pod}"),
+    ] {
+        assert_eq!(group_of(&around), None);
+        let inside = format!("{around}/libpod-{ID}.scope");
+        let below = format!("{inside}/container");
+        assert_eq!(group_of(&below), Some((inside.as_str(), ID)));
+    }
+    let alone = format!("/libpod_parent/libpod-{ID}");
+    assert_eq!(group_of(&alone), Some((alone.as_str(), ID)));
     // Of containers in each other the outer one counts: its runtime is this host's.
     let inner = format!("/docker/{ID}/docker/{}", ID.replace('3', "4"));
     assert_eq!(group_of(&inner).unwrap().0, format!("/docker/{ID}"));
@@ -76,15 +88,15 @@ fn an_answer_that_is_none_gives_no_labels_and_a_reason() {
     let group = format!("/docker/{ID}");
     let own = std::process::id();
     let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n";
-    let many = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_LABELS));
+    let old = b"HTTP/1.0 400 \x1b[2J\r\n\r\nclient version 1.24 is too old";
     for (answer, told) in [
         (
             b"HTTP/1.0 404 Not Found\r\n\r\n{}".to_vec(),
             "no container runtime knows it, of ",
         ),
         (
-            b"HTTP/1.0 500 \x1b[2J\r\n\r\n".to_vec(),
-            "the answer is \"HTTP/1.0 500 \\u{1b}[2J\"",
+            old.to_vec(),
+            "the answer is \"HTTP/1.0 400 \\u{1b}[2J client version 1.24 is too old",
         ),
         (b"hello\r\n".to_vec(), "the answer is no HTTP"),
         (
@@ -101,42 +113,50 @@ fn an_answer_that_is_none_gives_no_labels_and_a_reason() {
             "is not in its control group",
         ),
         (found(0, "{\"app\":\"web\"}"), "is not in its control group"),
-        (found(own, &many), "is not in its control group"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let (path, serve) = runtime(dir.path(), vec![answer]);
         let until = Instant::now() + Duration::from_secs(20);
-        let known = ask(&[path], &group, ID, until);
+        let known = Shared::default().ask(&[path], &group, ID, until);
         serve.join().unwrap();
         assert!(why(&known).contains(told), "{}", why(&known));
     }
     let dir = tempfile::tempdir().unwrap();
     let absent = dir.path().join("absent.sock");
-    let known = ask(std::slice::from_ref(&absent), &group, ID, Instant::now());
+    let until = Instant::now() + PER_QUESTION;
+    let known = Shared::default().ask(std::slice::from_ref(&absent), &group, ID, until);
     assert!(why(&known).contains("no container runtime is there, of "));
     // The next runtime is asked, and the mistake of one that answers goes before.
     let (path, serve) = runtime(dir.path(), vec![b"nonsense".to_vec()]);
     let until = Instant::now() + Duration::from_secs(20);
-    let known = ask(&[absent, path], &group, ID, until);
+    let known = Shared::default().ask(&[absent, path], &group, ID, until);
     serve.join().unwrap();
     assert!(why(&known).contains("runtime.sock: the answer is no HTTP"));
 }
 
 #[test]
 fn labels_are_those_of_the_group_of_the_first_process() {
-    let cgroup = cgroup_of(std::process::id()).unwrap();
     let inspected = |labels: &str| {
-        let text = found(std::process::id(), labels);
+        let text = found(1, labels);
         let at = text.windows(4).position(|f| f == b"\r\n\r\n").unwrap();
         serde_json::from_slice::<Inspected>(&text[at + 4..]).unwrap()
     };
-    // The group of this process, as a container's would be named.
-    if let Some((group, _)) = group_of(&cgroup) {
-        let labels = inspected("{\"app\":\"web\"}").labels_at(group).unwrap();
-        assert_eq!(labels["app"], "web");
+    let group = format!("/docker/{ID}");
+    for first in [group.clone(), format!("{group}/init")] {
+        let labels = inspected("{\"app\":\"web\"}").labels_at(&first, &group);
+        assert_eq!(labels.unwrap()["app"], "web");
     }
-    let error = inspected("null").labels_at("/docker/other").unwrap_err();
-    assert!(error.to_string().contains("is not in its control group"));
+    let none = inspected("null").labels_at(&group, &group).unwrap();
+    assert!(none.is_empty());
+    for first in ["", "/", "/docker", &format!("/own/docker/{ID}")] {
+        let error = inspected("null").labels_at(first, &group).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("is not in its control group"), "{error}");
+    }
+    let many = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_LABELS));
+    let error = inspected(&many).labels_at(&group, &group).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("65537 bytes; allowed: 65536"), "{error}");
 }
 
 /// A runtime that stands still holds up nobody for longer than it may.
@@ -158,7 +178,25 @@ fn a_runtime_that_does_not_answer_is_left() {
         })
         .collect();
     assert!(!full.is_empty());
-    assert!(inspect(&path, ID, Duration::from_millis(50)).is_err());
+    for within in [Duration::from_millis(50), Duration::ZERO] {
+        assert!(inspect(&path, ID, within).is_err());
+    }
+    drop(full);
+    // Once it has had its time it is not asked for a while, and the next one is.
+    let group = format!("/docker/{ID}");
+    let shared = Shared::default();
+    let until = || Instant::now() + Duration::from_secs(60);
+    let sockets = [path.clone(), dir.path().join("absent.sock")];
+    let told = why(&shared.ask(&sockets, &group, ID, until()));
+    assert!(told.contains("mute.sock"), "{told}");
+    for _ in 0..100 {
+        let told = why(&shared.ask(&sockets, &group, ID, until()));
+        let wanted = "mute.sock: it has not answered in time";
+        assert!(told.contains(wanted), "{told}");
+    }
+    // Without time nobody is asked.
+    let told = why(&Shared::default().ask(&sockets, &group, ID, Instant::now()));
+    assert!(told.contains("there was no time left"), "{told}");
     drop(listener);
 }
 
@@ -174,6 +212,7 @@ fn what_is_remembered_and_what_waits_is_bounded() {
             let known = Known {
                 labels: Ok(BTreeMap::new()),
                 at: Instant::now(),
+                is_said: true,
             };
             table.note(group(n), known);
         }
@@ -193,6 +232,9 @@ fn what_is_remembered_and_what_waits_is_bounded() {
     }
     let mut table = containers.0.table();
     assert_eq!(table.waiting[&group(0)].len(), MAX_PROCESSES);
+    // Who has come first is asked for first.
+    assert_eq!(table.order.len(), MAX_WAITING);
+    assert_eq!(table.order.front(), Some(&group(0)));
     // Who has waited asks again.
     table.release_all();
     drop(table);
@@ -209,14 +251,17 @@ fn what_is_remembered_and_what_waits_is_bounded() {
 fn a_container_that_was_not_known_is_found_again() {
     let containers = Containers::default();
     let group = format!("/docker/{ID}");
-    let note = |labels, at| {
-        containers
-            .0
-            .table()
-            .note(group.clone(), Known { labels, at })
+    let note = |labels, at, is_said| {
+        let known = Known {
+            labels,
+            at,
+            is_said,
+        };
+        containers.0.table().note(group.clone(), known);
     };
+    let without = || Err(NoLabels("x".into()));
     containers.0.table().is_started = true;
-    note(Err(NoLabels("x".into())), Instant::now());
+    note(without(), Instant::now(), true);
     let groups = [group.as_str()];
     assert!(containers.found_again(groups.into_iter()).is_empty());
     assert_eq!(containers.status().waiting, 0);
@@ -226,16 +271,23 @@ fn a_container_that_was_not_known_is_found_again() {
         (Container::Unknown, Some(NoLabels("x".into())))
     );
     if let Some(before) = Instant::now().checked_sub(AGAIN) {
-        note(Err(NoLabels("x".into())), before);
+        note(without(), before, true);
         assert!(containers.found_again(groups.into_iter()).is_empty());
         assert_eq!(containers.status().waiting, 1);
     }
-    note(Ok(BTreeMap::new()), Instant::now());
+    note(Ok(BTreeMap::new()), Instant::now(), true);
     assert_eq!(
         containers.found_again(groups.into_iter()),
         [group.clone()].into()
     );
+    // That no runtime can be asked any more takes no labels away; that none knows it does.
+    note(without(), Instant::now(), false);
+    assert_eq!(containers.status().known, 1);
+    note(without(), Instant::now(), true);
+    assert_eq!(containers.status().known, 0);
+    note(Ok(BTreeMap::new()), Instant::now(), true);
     // Other runtimes have not been asked yet.
-    containers.ask_at(&["/run/other.sock".into()]);
+    let other = ["/run/other.sock".into()];
+    assert!(containers.ask_at(&other) && !containers.ask_at(&other));
     assert_eq!(containers.status().known, 0);
 }
