@@ -252,8 +252,8 @@ fn root_conduits_are_chosen_when_the_host_gets_its_addresses() {
     let changes = [
         "addr add 192.0.2.1/24 dev eth0",
         "addr add 2001:db8:1::1/64 dev eth0 nodad",
-        "route add default via 192.0.2.254",
-        "route add default via 2001:db8:1::fe",
+        "route replace default via 192.0.2.254",
+        "route replace default via 2001:db8:1::fe",
     ];
     lab.client.space.ip(&changes.map(str::to_owned)).unwrap();
     soon("conduits of the probe", || {
