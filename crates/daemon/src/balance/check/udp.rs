@@ -122,9 +122,12 @@ mod tests {
                 let (len, from) = server.recv_from(&mut buffer).unwrap();
                 assert_eq!(&buffer[..len], b"ping");
                 server.send_to(b"", from).unwrap();
+                server
             });
             assert_eq!(outcome(&kind(true), addr), Ok(()));
-            server.join().unwrap();
+            // Of one that talks to somebody else alone, so that no other test takes its port.
+            let server = server.join().unwrap();
+            server.connect((addr.ip(), 1)).unwrap();
             for require_answer in [false, true] {
                 let nobody = outcome(&kind(require_answer), addr);
                 assert_eq!(nobody, Err("udp: port unreachable".to_owned()));
