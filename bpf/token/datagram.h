@@ -234,11 +234,7 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 
 	search.is_sourceless = read_datagram(skb, &packet) != 0;
 	packet.protocol = IPPROTO_UDP;
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
-	search.candidates = candidates;
-	search.second = control->generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (search.is_sourceless) {
 		packet.flow.source_port = 0;
 		packet.flow.dest_port = port;
@@ -291,11 +287,7 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 	if (bpf_map_lookup_elem(&token_udp_proven, &flow) ||
 	    keep_on(&token_udp_logged, &flow))
 		return 1;
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, flow.source, 16);
-	search.candidates = candidates;
-	search.second = control->generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	find_requirement(&search, flow.source, candidates, control->generation);
 	if (search.found && !keep_on(&token_udp_own, &flow) && is_settled(flow.dest_port))
 		keep(&token_udp_own, &flow, TOKEN_UDP_OWN);
 	return 1;

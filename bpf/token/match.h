@@ -46,11 +46,8 @@ static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *pac
 	struct token_search search = {};
 	enum token_outcome outcome;
 
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, packet->flow.source, 16);
-	search.candidates = candidates_of(packet, generation);
-	search.second = generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	find_requirement(&search, packet->flow.source, candidates_of(packet, generation),
+			 generation);
 	if (!search.found)
 		return 0;
 	search.found--;

@@ -380,6 +380,18 @@ static long try_requirement(__u32 number, struct token_search *search)
 	return 1;
 }
 
+/* The first requirement about a source, of those about a port. */
+static __always_inline void find_requirement(struct token_search *search,
+					     const __u8 *source, __u64 candidates,
+					     __u32 generation)
+{
+	search->network.bits = 32 + 128;
+	__builtin_memcpy(search->network.addr, source, 16);
+	search->candidates = candidates;
+	search->second = generation & 1;
+	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, search, 0);
+}
+
 /* Keeps a packet that was refused, for whoever asks why. */
 static __noinline int keep_refused(const struct token_packet *packet,
 				   enum token_outcome outcome, int is_dropped)
@@ -453,11 +465,7 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted 
 	enum token_outcome outcome;
 
 	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
-	search.candidates = candidates;
-	search.second = control->generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (search.is_sourceless)
 		return finish(control, &packet, TOKEN_MALFORMED, search.found - 1);
 	if (!search.found) {
@@ -523,11 +531,7 @@ static __noinline int judge_daf(struct __sk_buff *skb,
 	enum token_outcome outcome = TOKEN_MALFORMED;
 
 	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
-	search.network.bits = 32 + 128;
-	__builtin_memcpy(search.network.addr, packet.flow.source, 16);
-	search.candidates = candidates;
-	search.second = control->generation & 1;
-	bpf_loop(TOKEN_REQUIREMENTS, try_requirement, &search, 0);
+	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (!search.found)
 		return NOT_OF_DAF;
 	search.found--;
