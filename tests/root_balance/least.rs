@@ -1,5 +1,9 @@
 //! Least connections: a new flow goes where few live, whatever the daemon does meanwhile.
 //! (Who gets which share: crates/bpf/tests/root_balance/least.rs.)
+//!
+//! The real is the less loaded one of up to four draws, so that of two reals the busier one
+//! gets a flow in sixteen. What is asked of so many flows goes wrong by chance less often
+//! than once in a million runs.
 
 use super::{methods::by, *};
 
@@ -64,12 +68,12 @@ fn root_new_connections_go_to_the_real_with_fewer() {
     assert_eq!(pool(&weir)["method"], "least-connections");
     // Long ones pile up on the first.
     weir.ask(&["real", "drain", "web", REAL[1]]).done();
-    let mut long = Held::open(&segment, 40);
-    assert_eq!(long.by_real(), [40, 0]);
-    active_soon(&weir, [40, 0]);
+    let mut long = Held::open(&segment, 80);
+    assert_eq!(long.by_real(), [80, 0]);
+    active_soon(&weir, [80, 0]);
     weir.ask(&["real", "enable", "web", REAL[1]]).done();
-    let mut new = Held::open(&segment, 24);
-    assert!(new.by_real()[1] >= 19, "{:?}", new.by_real());
+    let mut new = Held::open(&segment, 60);
+    assert!(new.by_real()[1] >= 44, "{:?}", new.by_real());
     let both = sum(long.by_real(), new.by_real());
     active_soon(&weir, both);
     let shown = weir.ask(&["pool", "show", "web"]).done().out;
@@ -84,21 +88,21 @@ fn root_new_connections_go_to_the_real_with_fewer() {
     // Those that end count no more, and the first is the one with fewer.
     drop(long);
     active_soon(&weir, new.by_real());
-    let more = Held::open(&segment, 12);
-    assert!(more.by_real()[0] >= 9, "{:?}", more.by_real());
+    let more = Held::open(&segment, 28);
+    assert!(more.by_real()[0] >= 17, "{:?}", more.by_real());
 
     // The daemon is not asked about any of this.
     weir.kill();
     let of_both = sum(new.by_real(), more.by_real());
     drop(more);
-    let fewer = Held::open(&segment, 12);
+    let fewer = Held::open(&segment, 28);
     assert!(
-        fewer.by_real()[0] >= 9,
+        fewer.by_real()[0] >= 17,
         "{:?} of {of_both:?}",
         fewer.by_real()
     );
     // Until there are as many at both.
-    let mut even = Held::open(&segment, 60);
+    let mut even = Held::open(&segment, 100);
     let all = sum(sum(new.by_real(), fewer.by_real()), even.by_real());
     assert!(all[0].abs_diff(all[1]) <= 12, "{all:?}");
     new.stay();
