@@ -400,7 +400,7 @@ fn root_the_kernel_decides_as_the_reference_does() {
         });
         let put = group.identity.put_policy(&in_kernel, &known, &executables);
         put.unwrap();
-        for _ in 0..FLOWS {
+        for nth in 0..FLOWS {
             let trial = Trial::random(&mut random);
             let flow = Flow {
                 is_outward: trial.is_out,
@@ -431,11 +431,16 @@ fn root_the_kernel_decides_as_the_reference_does() {
             let expected = decision.verdict == Said::Allow;
             let passes = trial.passes(&mut agent, &senders, expected);
             // What differs once, and not again, is about the moment and not about the rules.
-            let again = passes != expected;
-            let again = again.then(|| trial.passes(&mut agent, &senders, expected));
+            let again = (passes != expected).then(|| {
+                let before = group.identity.counts().unwrap();
+                let again = trial.passes(&mut agent, &senders, expected);
+                let seen = group.identity.look_at(pids[0]).unwrap();
+                let after = group.identity.counts().unwrap();
+                format!("{again}, of {seen:?}, counts {before:?}, then {after:?}")
+            });
             assert_eq!(
                 passes, expected,
-                "policy {number}: {flow:?} of {of_flow:?}, again {again:?}: {decision:?} by {reference:#?}"
+                "policy {number}, flow {nth}: {flow:?} of {of_flow:?}, again {again:?}: {decision:?} by {reference:#?}"
             );
             let by = match decision.by {
                 DecidedBy::Place(place) if place >= 64 => "a rule of a later word",
