@@ -61,7 +61,7 @@ fn every_example_is_a_configuration_without_a_warning() {
         assert!(is_fine, "{name}: {told}");
         for warning in told.lines().filter(|line| line.starts_with("warning")) {
             // Its addresses are another host's.
-            let is_elsewhere = warning.contains("[pool.")
+            let is_elsewhere = (warning.contains("[pool.") || warning.contains("[vrrp."))
                 && ["this host has on no interface", "is in no network of"]
                     .iter()
                     .any(|known| warning.contains(known));

@@ -591,8 +591,16 @@ fn root_limits_are_told() {
         geofence: false,
     };
     for (backend, more, words) in [
-        ("nft", "[decoy]\nports = [\"23/tcp\"]\n", "no decoy ports"),
-        ("ipset", "[decoy]\nports = [\"23/tcp\"]\n", "no decoy ports"),
+        (
+            "nft",
+            "[decoy]\nports = [\"23/tcp\"]\n",
+            "no decoy or tarpit ports",
+        ),
+        (
+            "ipset",
+            "[decoy]\nports = [\"23/tcp\"]\n",
+            "no decoy or tarpit ports",
+        ),
         (
             "ipset",
             "[geofence]\ndeny = [\"country:RU\"]\n",
@@ -610,7 +618,7 @@ fn root_limits_are_told() {
         assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
         // Nothing is enabled: the exit code is 1.
         let said = weir.ask(&["status"]).out;
-        assert!(said.contains("no decoy ports"), "{said}");
+        assert!(said.contains("no decoy or tarpit ports"), "{said}");
         // ipset tells what its sets take, nftables does not.
         let memory = &status["usage"]["map_bytes"];
         assert_eq!(memory.as_u64().is_some(), backend == "ipset", "{memory}");

@@ -252,7 +252,7 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
     weir.configure(&decoys);
     // As a start refuses it, and with nothing half done.
     weir.ask(&["reload"])
-        .refused(&["has no decoy ports: netfilter"]);
+        .refused(&["has no decoy or tarpit ports: netfilter"]);
     arrive(&weir);
     assert_eq!(weir.json(&["status"])["alerts"], serde_json::json!([]));
     weir.kill();

@@ -441,3 +441,36 @@ fn root_a_renamed_interface_stays_protected() {
         }
     }
 }
+
+/// Of a bridge and of an alternative name the kernel tells which interface packets come in
+/// by.
+#[test]
+fn root_a_virtual_address_is_known_to_come_in_by_the_port_of_its_bridge() {
+    if skipped(&[]) {
+        return;
+    }
+    let net = TestNet::new();
+    let lines = [
+        "link add br0 type bridge",
+        "addr add 203.0.113.2/24 dev br0",
+        "link set br0 up",
+        "link property add dev eth0 altname lan0",
+    ];
+    net.host.ip(&lines.map(String::from)).unwrap();
+    let pool = |interfaces: &str| {
+        format!(
+            "interfaces = [\"{interfaces}\"]\n[balance]\ninterface = \"br0\"\nannounce = true\n[pool.web]\nvip = [\"203.0.113.80\"]\nports = [\"80/tcp\"]\nreals = [{{ address = \"203.0.113.11\" }}]\n"
+        )
+    };
+    let weir = Weir::start(&net.host, "interfaces = [\"eth0\"]\n");
+    let is_warned = |interfaces: &str| {
+        weir.configure(&pool(interfaces));
+        let told = weir.ask(&["check"]).done();
+        [told.out, told.err].concat().contains("are not taken")
+    };
+    assert!(is_warned("eth0") && is_warned("lan0"));
+    net.host
+        .ip(&["link set eth0 master br0".to_owned()])
+        .unwrap();
+    assert!(!is_warned("eth0") && !is_warned("lan0") && !is_warned("br0"));
+}

@@ -9,13 +9,14 @@ mod interfaces;
 mod journal;
 mod link;
 mod listeners;
+mod lower;
 mod neighbours;
 mod parent_process;
 mod routes;
 pub(crate) mod shared_links;
 pub(crate) mod vlan;
 
-use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
+use std::{collections::BTreeSet, net::IpAddr, ops::RangeInclusive, path::Path};
 
 use weir_core::Protocol;
 use weir_enforce::hook_selection::Calibration;
@@ -43,6 +44,15 @@ pub trait HostFacts {
     }
     /// Interfaces with a default route, IPv4 or IPv6.
     fn default_route_interfaces(&self) -> Vec<String>;
+    /// The gateways of the default routes.
+    fn gateways(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+    /// The interface by the name that it has itself, and then those below it, by which its
+    /// packets come in: of a VLAN, a bridge, a bond.
+    fn with_lower(&self, interface: &str) -> Vec<String> {
+        vec![interface.to_owned()]
+    }
     /// Is there a systemd journal, with something in it?
     fn has_journal(&self) -> bool;
     /// Whether there is a file of this path.
@@ -102,6 +112,13 @@ impl HostFacts for Host {
     fn default_route_interfaces(&self) -> Vec<String> {
         interfaces::with_default_route()
     }
+    fn gateways(&self) -> Vec<IpAddr> {
+        interfaces::default_gateways().unwrap_or_default()
+    }
+    fn with_lower(&self, interface: &str) -> Vec<String> {
+        let named = || vec![interface.to_owned()];
+        lower::with_lower(interface).unwrap_or_else(|_| named())
+    }
     fn has_journal(&self) -> bool {
         journal::is_there()
     }
@@ -157,6 +174,7 @@ pub(crate) mod fake {
         /// The last lines of every log.
         pub(crate) log: Option<&'static str>,
         pub(crate) addresses: Vec<InterfaceAddress>,
+        pub(crate) gateways: Vec<IpAddr>,
         pub(crate) listeners: BTreeSet<(Protocol, u16)>,
         pub(crate) ephemeral: RangeInclusive<u16>,
         /// In the default state directory.
@@ -171,6 +189,7 @@ pub(crate) mod fake {
                 has_file: |path| path == "/var/log/auth.log",
                 log: None,
                 addresses: Vec::new(),
+                gateways: Vec::new(),
                 listeners: BTreeSet::new(),
                 ephemeral: 32_768..=60_999,
                 calibration: Ok(None),
@@ -203,8 +222,20 @@ pub(crate) mod fake {
         fn addresses(&self) -> Vec<InterfaceAddress> {
             self.addresses.clone()
         }
+        /// eth0.10 is a VLAN on eth0, which is also called lan0.
+        fn with_lower(&self, interface: &str) -> Vec<String> {
+            let all: &[&str] = match interface {
+                "eth0.10" => &["eth0.10", "eth0"],
+                "lan0" => &["eth0"],
+                other => return vec![other.to_owned()],
+            };
+            all.iter().map(|name| (*name).to_owned()).collect()
+        }
+        fn gateways(&self) -> Vec<IpAddr> {
+            self.gateways.clone()
+        }
         fn interfaces(&self) -> Vec<String> {
-            vec!["eth0".into(), "eth1".into(), "lo".into()]
+            ["eth0", "eth0.10", "eth1", "lo"].map(String::from).to_vec()
         }
         /// eth0 is also called lan0.
         fn has_interface(&self, name: &str) -> bool {

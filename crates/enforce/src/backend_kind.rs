@@ -101,7 +101,7 @@ impl Limit {
 
 const DECOYS: Limit = Limit {
     feature: Feature::Decoys,
-    says: "no decoy ports: netfilter cannot answer a SYN with a cookie, and without that no source is proven",
+    says: "no decoy or tarpit ports: netfilter cannot answer a SYN with a cookie, and without that no source is proven",
 };
 const BALANCE: Limit = Limit {
     feature: Feature::Balance,
@@ -135,7 +135,7 @@ pub(crate) static WITHOUT_ANSWERS: [Limit; 2] = [DECOYS_NOT_LOADED, REJECT];
 
 const DECOYS_NOT_LOADED: Limit = Limit {
     feature: Feature::Decoys,
-    says: "no decoy ports for now: this kernel does not load the program with them; it is asked again every ten minutes",
+    says: "no decoy or tarpit ports for now: this kernel does not load the program with them; it is asked again every ten minutes",
 };
 
 static GENERIC: [Limit; 1] = [TUNNELS];

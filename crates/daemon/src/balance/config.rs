@@ -9,7 +9,11 @@ mod manual;
 mod ports;
 mod quic;
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
 
 use weir_bpf::decap::GUE_PORT;
 use weir_config::{
@@ -26,7 +30,7 @@ use weir_enforce::{DEFAULT_FLOWS, FLOWS, MAX_POOLS, MAX_REALS, MAX_SERVICES, Slo
 use weir_proxy::Limits;
 
 use super::proxy_config;
-use crate::host::{HostFacts, InterfaceAddress};
+use crate::host::HostFacts;
 pub(crate) use added::{read_pools, read_reals, there_is};
 pub use check::{CheckConfig, CheckKind, HttpConfig, UdpConfig};
 pub use emergency::Emergency;
@@ -41,6 +45,9 @@ pub(crate) const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" o
 
 /// The largest weight of a real.
 pub const MAX_WEIGHT: u32 = 1000;
+
+/// How a pool with very many ports counts as one.
+const ALL_PORTS_ARE_ONE: &str = " (all ports of a protocol are one: \"1-65535/tcp\")";
 
 /// A checked `[balance]` with its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +133,11 @@ impl PoolConfig {
     pub fn serves(&self, protocol: Protocol, port: u16) -> bool {
         let mut ports = self.ports.iter();
         ports.any(|range| range.contains(protocol, port))
+    }
+
+    /// How many of its ports at its virtual addresses there are.
+    fn services(&self) -> usize {
+        self.vips.len() * self.ports.len()
     }
 
     /// What the proxy cannot do for it.
@@ -296,9 +308,11 @@ pub(crate) fn read(
     });
     let mut taken = Taken::default();
     let mut pools = Vec::new();
-    let mut stand_ins = Vec::new();
+    let (mut stand_ins, mut lines) = (Vec::new(), BTreeMap::new());
     for (name, section) in root.named_sections("pool") {
         stand_ins.extend(emergency::named_line(&name, &section));
+        let line_of = |key| section.line_of(key).unwrap_or(section.line());
+        lines.insert(name.clone(), ["reals", "emergency"].map(line_of));
         pools.extend(pool(name, section, &mut taken, answering, lists, warnings));
     }
     if balance.is_none() && pools.iter().any(|pool| !pool.is_proxied()) {
@@ -316,7 +330,7 @@ pub(crate) fn read(
         None => (line, None, false, DEFAULT_FLOWS),
     };
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    check_together(root, balance_line, &pools, &stand_ins);
+    check_together(root, balance_line, &pools, &stand_ins, &lines);
     let config = BalanceConfig {
         interface,
         announce,
@@ -324,7 +338,6 @@ pub(crate) fn read(
         threads,
         pools,
     };
-    warn_of_host(&config, &config.pools, &host.addresses(), warnings);
     let proxied = config.pools.iter().filter_map(|pool| match &pool.forward {
         Forward::Proxy(limits) => Some((pool.ports.as_slice(), limits)),
         _ => None,
@@ -334,15 +347,18 @@ pub(crate) fn read(
 }
 
 /// What pools must have or be together. `stand_ins`: which pool names another one for an
-/// emergency, on which line.
+/// emergency, on which line. `lines`: on which ones its reals and those for an emergency begin.
 fn check_together(
     root: &Section<'_, '_>,
     line: usize,
     pools: &[PoolConfig],
     stand_ins: &[(String, usize)],
+    lines: &BTreeMap<String, [usize; 2]>,
 ) {
     emergency::check(root, pools, stand_ins);
-    let services = pools.iter().map(|pool| pool.vips.len() * pool.ports.len());
+    // Of a pool that has too many alone it is said there.
+    let services = pools.iter().map(PoolConfig::services);
+    let services: usize = services.filter(|count| *count <= MAX_SERVICES).sum();
     let most = [
         (pools.len(), MAX_POOLS, "pools", ""),
         (
@@ -352,10 +368,10 @@ fn check_together(
             "",
         ),
         (
-            services.sum(),
+            services,
             MAX_SERVICES,
             "virtual addresses with a port",
-            " (all ports of a protocol are one: \"1-65535/tcp\")",
+            ALL_PORTS_ARE_ONE,
         ),
     ];
     for (count, most, what, hint) in most {
@@ -368,59 +384,18 @@ fn check_together(
     }
     let vips: BTreeSet<_> = pools.iter().flat_map(|pool| &pool.vips).collect();
     for pool in pools {
-        for real in pool.own_reals().filter(|r| vips.contains(&r.address)) {
+        let lines = lines.get(&pool.name).copied().unwrap_or([line; 2]);
+        let emergency = pool.emergency.iter().flat_map(Emergency::reals);
+        let all = { pool.reals.iter().map(|real| (lines[0], "reals", real)) }
+            .chain(emergency.map(|real| (lines[1], "emergency", real)));
+        for (line, key, real) in all.filter(|(_, _, real)| vips.contains(&real.address)) {
             root.error(
                 line,
                 format!(
-                    "address in [pool.{}.reals] is {}, a virtual address; allowed: the real's own address",
+                    "{key} in [pool.{}] has {}, a virtual address; allowed: the real's own address",
                     pool.name, real.address
                 ),
             );
-        }
-    }
-}
-
-/// Virtual addresses of a pool of which each has a warning of its own.
-const MOST_WARNINGS: usize = 16;
-
-/// What is no mistake, and serves nobody on this host as it is now, of these pools.
-fn warn_of_host(
-    config: &BalanceConfig,
-    pools: &[PoolConfig],
-    addresses: &[InterfaceAddress],
-    warnings: &mut Vec<String>,
-) {
-    let interface = config.interface.as_deref().unwrap_or_default();
-    let here = || addresses.iter().filter(|one| one.interface == interface);
-    if config.interface.is_some() && here().next().is_none() {
-        return;
-    }
-    let here_on_any: BTreeSet<_> = addresses.iter().map(|one| one.address).collect();
-    for pool in pools {
-        // One that weir holds itself comes with it.
-        let is_missing = |vip: &&IpAddr| !config.announce && !here_on_any.contains(*vip);
-        let missing: Vec<_> = pool.vips.iter().filter(is_missing).collect();
-        if let Some(more) = missing.get(MOST_WARNINGS..).filter(|more| !more.is_empty()) {
-            warnings.push(format!(
-                "vip in [pool.{}] has {} more than those named below that this host has on no interface",
-                pool.name,
-                more.len()
-            ));
-        }
-        for vip in missing.into_iter().take(MOST_WARNINGS) {
-            warnings.push(format!(
-                "vip in [pool.{}] is {vip}, which this host has on no interface: unless a router sends its packets here, none come",
-                pool.name
-            ));
-        }
-        ports::warn_of_host(pool, config, addresses, warnings);
-        let is_beside = |real: &RealConfig| here().any(|one| one.network.contains(real.address));
-        let reals = pool.own_reals().filter(|_| pool.forward == Forward::L2);
-        for real in reals.filter(|real| !is_beside(real)) {
-            warnings.push(format!(
-                "reals of [pool.{}] have {}, which is in no network of {interface}: only a neighbour there is found",
-                pool.name, real.address
-            ));
         }
     }
 }
@@ -494,7 +469,15 @@ fn pool(
         place: Some(section.full_place(line)),
     });
     if let Some(pool) = &pool {
+        if pool.services() > MAX_SERVICES {
+            let hint = if is_proxied { "" } else { ALL_PORTS_ARE_ONE };
+            section.error(
+                ports_line,
+                format!("{of} has more than {MAX_SERVICES} virtual addresses with a port; allowed: as many, of all pools together{hint}"),
+            );
+        }
         pool.check_proxy(&section, line);
+        warnings.extend(check::warnings(pool));
         quic::check(pool, &section, line, warnings);
     }
     section.finish();

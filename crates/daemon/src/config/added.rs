@@ -4,7 +4,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     slice,
 };
 
@@ -13,13 +12,13 @@ use serde_json::{Map, Value, json};
 use weir_config::{ConfigErrors, Document, Part};
 use weir_enforce::Feature;
 
-use super::Config;
+use super::{Config, host_warnings, tarpit_overlap};
 use crate::{
     balance::{
         added::{Added, AddedPool, AddedReal},
-        config::{BalanceConfig, PoolConfig, read_pools, read_reals},
+        config::{BalanceConfig, PoolConfig, RealConfig, read_pools, read_reals},
     },
-    host::{HostFacts, InterfaceAddress},
+    host::HostFacts,
 };
 
 /// A pool or a real that was added and is not in force.
@@ -83,8 +82,7 @@ impl Config {
         self.warnings.retain(|one| !before.warnings.contains(one));
         let mut balance = self.balance.as_ref().and_then(BalanceConfig::of_files);
         let mut added = WithAdded::default();
-        let addresses = host.addresses();
-        let add = |base: Option<&_>, some: &[_]| self.add_pools(base, some, &addresses);
+        let add = |base: Option<&_>, some: &[_]| self.add_pools(base, some, host);
         let refused = add_all(&all.pools, &mut balance, &mut added.warnings, add);
         let not_in_force = refused.into_iter().map(|(pool, why)| NotInForce {
             pool: pool.name.clone(),
@@ -92,7 +90,7 @@ impl Config {
             why,
         });
         added.not_in_force.extend(not_in_force);
-        let add = |base: Option<&_>, some: &[_]| self.add_reals(base, some, &addresses);
+        let add = |base: Option<&_>, some: &[_]| self.add_reals(base, some, host);
         let refused = add_all(&all.reals, &mut balance, &mut added.warnings, add);
         let not_in_force = refused.into_iter().map(|(real, why)| NotInForce {
             pool: real.pool.clone(),
@@ -111,7 +109,7 @@ impl Config {
         &self,
         base: Option<&BalanceConfig>,
         added: &[AddedPool],
-        addresses: &[InterfaceAddress],
+        host: &dyn HostFacts,
     ) -> Result<Checked, String> {
         let answering = [
             ("decoy", self.decoy.as_ref().map(|decoy| &decoy.ports)),
@@ -133,28 +131,19 @@ impl Config {
             &mut root,
             base,
             self.proxy_threads,
-            addresses,
             &answering,
             &lists,
             &mut warnings,
         );
         let names: BTreeSet<_> = added.iter().map(|pool| pool.name.as_str()).collect();
         let pools = with.pools.iter();
-        for pool in pools.filter(|pool| names.contains(&*pool.name)) {
-            for vip in &pool.vips {
-                let tarpit = self.tarpit.as_ref();
-                if let Some(prefix) = tarpit.and_then(|tarpit| tarpit.addresses.lookup(*vip)) {
-                    root.error(
-                        0,
-                        format!(
-                            "vip in [pool.{}] has {vip}, which is in {prefix} of addresses in [tarpit]; allowed: an address outside",
-                            pool.name
-                        ),
-                    );
-                }
-            }
-            warnings.extend(self.has_no_router(pool));
+        let pools: Vec<_> = { pools.filter(|pool| names.contains(&*pool.name)) }
+            .cloned()
+            .collect();
+        if let Some(why) = tarpit_overlap::overlap(self.tarpit.as_ref(), &pools, &[]) {
+            root.error(0, why);
         }
+        warnings.extend(host_warnings::of_pools(self, &with, &pools, host));
         let backend = self.enforcement.backend;
         let asked = [
             (with.forwards(), Feature::Balance),
@@ -169,24 +158,11 @@ impl Config {
         Ok((with, warnings))
     }
 
-    /// A warning where other addresses move between hosts, and those of this pool do not.
-    fn has_no_router(&self, pool: &PoolConfig) -> Option<String> {
-        let routed = |vip: &IpAddr| self.routers.iter().any(|router| router.vips.contains(vip));
-        let mut vips = pool.vips.iter();
-        let stays = vips.find(|vip| !routed(vip))?;
-        (!self.routers.is_empty()).then(|| {
-            format!(
-                "vip in [pool.{}] has {stays}, which no [vrrp.NAME] has: it stays on this host when another one becomes active. Add it to addresses there, on all of its hosts, and the pool by weir pool add on each",
-                pool.name
-            )
-        })
-    }
-
     fn add_reals(
         &self,
         base: Option<&BalanceConfig>,
         added: &[AddedReal],
-        addresses: &[InterfaceAddress],
+        host: &dyn HostFacts,
     ) -> Result<Checked, String> {
         let mut by_pool = BTreeMap::<_, Vec<_>>::new();
         for real in added {
@@ -199,9 +175,25 @@ impl Config {
         let document = Document::new(&parts);
         let mut root = document.root();
         let mut warnings = Vec::new();
-        let Some(with) = read_reals(&mut root, base, addresses, &mut warnings) else {
+        let Some(with) = read_reals(&mut root, base, &mut warnings) else {
             return Err("the configuration has no such pool any more".to_owned());
         };
+        for pool in &with.pools {
+            let before = base.iter().flat_map(|base| &base.pools);
+            let before = before.filter(|known| known.name == pool.name);
+            let before: BTreeSet<_> = before
+                .flat_map(PoolConfig::own_reals)
+                .map(|real| real.address)
+                .collect();
+            let is_new = |real: &&RealConfig| !before.contains(&real.address);
+            let new: Vec<_> = pool.own_reals().filter(is_new).collect();
+            if !new.is_empty() {
+                if let Some(why) = tarpit_overlap::overlap(self.tarpit.as_ref(), [pool], &[]) {
+                    root.error(0, why);
+                }
+                warnings.extend(host_warnings::of_reals(self, &with, pool, &new, host));
+            }
+        }
         root.finish();
         let with = document.finish(with).map_err(|errors| words(&errors))?;
         Ok((with, warnings))

@@ -50,8 +50,14 @@ pub(super) fn check(
 /// The usual backends that have the feature, for a message.
 fn able(feature: Feature) -> String {
     let usual = ["auto", "xdp", "xdp-generic", "tcx", "nft"];
+    // Only who balances has reals to send to.
+    let needs = (feature == Feature::Tunnels).then_some(Feature::Balance);
+    let has_all = |choice: &BackendChoice| {
+        let mut all = needs.into_iter().chain([feature]);
+        all.all(|feature| choice.limit(feature).is_none())
+    };
     let all = BackendChoice::ALL.iter();
-    let able = all.filter(|(name, choice)| usual.contains(name) && choice.limit(feature).is_none());
+    let able = all.filter(|(name, choice)| usual.contains(name) && has_all(choice));
     let names: Vec<_> = able.map(|(name, _)| format!("\"{name}\"")).collect();
     names.join(", ")
 }

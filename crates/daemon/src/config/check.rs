@@ -1,8 +1,6 @@
 //! From what was typed to a checked [`Config`]: each section by its feature, and
 //! the questions that involve several of them.
 
-use std::net::IpAddr;
-
 use weir_config::{
     ConfigErrors, Document, Part,
     values::{optional_path, path},
@@ -10,7 +8,7 @@ use weir_config::{
 use weir_core::Action;
 use weir_enforce::Feature;
 
-use super::{Config, DEFAULT_STATE_DIR, backend_limits};
+use super::{Config, DEFAULT_STATE_DIR, backend_limits, host_warnings, tarpit_overlap};
 use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy, fail2ban,
@@ -67,17 +65,9 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         &mut warnings,
     );
     let routers = vips::config::read(&mut root, host, balance.as_ref(), &mut warnings);
-    for pool in balance.iter().flat_map(|balance| &balance.pools) {
-        let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
-        for (vip, prefix) in pool.vips.iter().filter_map(|vip| Some((vip, held(vip)?))) {
-            root.error(
-                addresses_line.unwrap_or_default(),
-                format!(
-                    "addresses in [tarpit]: {vip} is a virtual address of [pool.{}], and in {prefix}; allowed: prefixes without it",
-                    pool.name
-                ),
-            );
-        }
+    let pools = balance.iter().flat_map(|balance| &balance.pools);
+    if let Some(why) = tarpit_overlap::overlap(tarpit.as_ref(), pools, &routers) {
+        root.error(addresses_line.unwrap_or_default(), why);
     }
     let watches = watch::config::read(&mut root, &mut warnings);
     let app =
@@ -150,6 +140,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         added: super::WithAdded::default(),
         warnings,
     };
+    let of_host = host_warnings::of_files(&config, host);
+    config.warnings.extend(of_host);
     if config.denies_nothing() {
         config.warnings.push(
             "nothing is enabled that bans or denies: only manual bans are enforced".to_owned(),

@@ -6,7 +6,9 @@
 mod added;
 mod backend_limits;
 mod check;
+mod host_warnings;
 pub mod manual;
+mod tarpit_overlap;
 
 use std::{
     borrow::Cow,

@@ -281,7 +281,8 @@ fn an_interface_is_known_by_an_alternative_name() {
     assert_eq!(warnings("interfaces = [\"eth0\", \"lan0\"]\n", eth0), "");
     let told = warnings("interfaces = [\"lan1\"]\n", eth0);
     assert!(
-        told.contains("there is no interface \"lan1\" now") && told.contains("has: eth0, eth1"),
+        told.contains("there is no interface \"lan1\" now")
+            && told.contains("has: eth0, eth0.10, eth1"),
         "{told}"
     );
     // What nobody sees at boot is said by who asks.
@@ -406,7 +407,7 @@ fn what_a_backend_cannot_do_is_refused_or_told() {
     let decoys = "[decoy]\nports = [\"23/tcp\"]";
     let refused = errors(&with("nft", decoys));
     assert!(
-        refused.contains("weir.toml:2: [decoy] with backend = \"nft\": no decoy ports"),
+        refused.contains("weir.toml:2: [decoy] with backend = \"nft\": no decoy or tarpit ports"),
         "{refused}"
     );
     let geofence = "[geofence]\ndeny = [\"country:AQ\"]";

@@ -17,7 +17,7 @@ use weir_vrrp::{
 };
 
 use crate::{
-    balance::config::{ADDRESS, BalanceConfig, unicast},
+    balance::config::{ADDRESS, BalanceConfig, PoolConfig, unicast},
     host::HostFacts,
 };
 
@@ -123,6 +123,8 @@ pub struct VrrpConfig {
     pub pools: Vec<String>,
     /// The virtual addresses, those of the pools as well.
     pub vips: Vec<IpAddr>,
+    /// Those of them that are of none of its pools.
+    pub own_vips: Vec<IpAddr>,
     /// The addresses of the other hosts; empty: any host takes part.
     pub peers: Vec<IpAddr>,
     /// Whether it tells each of them alone.
@@ -200,12 +202,34 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
     let mut vips = Vec::new();
     let pools = pools(section, &of, balance, &mut vips);
     let own = section.list("addresses", ADDRESSES);
+    let mut own_vips = Vec::new();
+    let all_pools = || balance.iter().flat_map(|balance| &balance.pools);
     for entry in own.iter().flat_map(|at| &at.value) {
         match unicast(&entry.value) {
-            Some(vip) if vips.contains(&vip) => {
+            Some(vip) if own_vips.contains(&vip) => {
                 section.error(entry.line, format!("addresses in {of} has {vip} twice"));
             }
-            Some(vip) => vips.push(vip),
+            Some(vip) if vips.contains(&vip) => section.error(
+                entry.line,
+                format!("addresses in {of} has {vip}, which a pool of pools has; leave it out"),
+            ),
+            Some(vip) => {
+                // A proxy may relay to what runs on the active host.
+                let has = |pool: &&PoolConfig| {
+                    !pool.is_proxied() && pool.own_reals().any(|real| real.address == vip)
+                };
+                if let Some(pool) = all_pools().find(has) {
+                    section.error(
+                        entry.line,
+                        format!(
+                            "addresses in {of} has {vip}, a real of [pool.{}]; allowed: addresses that no host has of its own",
+                            pool.name
+                        ),
+                    );
+                }
+                vips.push(vip);
+                own_vips.push(vip);
+            }
             None => wrong(section, &of, "addresses", entry, ADDRESS),
         }
     }
@@ -249,6 +273,7 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
         track,
         pools,
         vips,
+        own_vips,
         peers,
         unicast,
         checksum: checksum.map_or(Checksum::WithPseudoHeader, |at| at.value),
@@ -378,6 +403,7 @@ mod tests {
             vips: ["198.51.100.80", "2001:db8::80", "198.51.100.1"]
                 .map(|vip| vip.parse().unwrap())
                 .to_vec(),
+            own_vips: vec!["198.51.100.1".parse().unwrap()],
             peers: ["198.51.100.3", "fe80::3"]
                 .map(|peer| peer.parse().unwrap())
                 .to_vec(),
@@ -432,6 +458,27 @@ mod tests {
             (
                 format!("{usual}pools = [\"web\"]"),
                 ":5: pools in [vrrp.a] has \"web\"; allowed: none, for there is no pool",
+            ),
+            (
+                format!("{usual}{BALANCE}").replace("\"192.0.2.80\"", "\"10.0.0.11\""),
+                ":4: addresses in [vrrp.a] has 10.0.0.11, a real of [pool.mail]; allowed",
+            ),
+            (
+                format!("{usual}pools = [\"mail\"]\n{BALANCE}")
+                    .replace("192.0.2.80", "198.51.100.25"),
+                ":4: addresses in [vrrp.a] has 198.51.100.25, which a pool of pools has; leave it out",
+            ),
+            (
+                format!("{usual}[tarpit]\naddresses = [\"192.0.2.64/26\"]"),
+                ":6: addresses in [tarpit]: 192.0.2.80 is a virtual address of [vrrp.a], and in 192.0.2.64/26; allowed: prefixes",
+            ),
+            (
+                format!("{usual}peers = [\"192.0.2.3\"]\n[tarpit]\naddresses = [\"192.0.2.0/28\"]"),
+                ":7: addresses in [tarpit]: 192.0.2.3 is a peer of [vrrp.a], and in 192.0.2.0/28",
+            ),
+            (
+                format!("{usual}{BALANCE}[tarpit]\naddresses = [\"10.0.0.0/28\"]"),
+                "addresses in [tarpit]: 10.0.0.11 is a real of [pool.mail], and in 10.0.0.0/28",
             ),
             (
                 format!("{usual}priority = 255"),

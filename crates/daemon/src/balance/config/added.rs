@@ -1,13 +1,14 @@
 //! Pools and reals that commands add to those of the files, read by the code that reads the
 //! files.
 
+use std::collections::BTreeMap;
+
 use weir_config::Section;
 
 use super::{
-    Answering, BalanceConfig, PoolConfig, REALS, Taken, check_together, emergency, pool, quic,
-    reals, warn_of_host,
+    Answering, BalanceConfig, PoolConfig, REALS, Taken, check, check_together, emergency, pool,
+    quic, reals,
 };
-use crate::host::InterfaceAddress;
 
 /// The pools of `base` and those of `root`, which has nothing else. `threads`: of the proxy,
 /// where there is no `base`.
@@ -15,7 +16,6 @@ pub(crate) fn read_pools(
     root: &mut Section<'_, '_>,
     base: Option<&BalanceConfig>,
     threads: Option<usize>,
-    addresses: &[InterfaceAddress],
     answering: &Answering<'_>,
     lists: &[&str],
     warnings: &mut Vec<String>,
@@ -46,10 +46,9 @@ pub(crate) fn read_pools(
             "the configuration has no [balance], which names the interface of the reals; allowed without it: pools with forward = \"proxy\"",
         );
     }
-    warn_of_host(&config, &added, addresses, warnings);
     config.pools.extend(added);
     config.pools.sort_by(|a, b| a.name.cmp(&b.name));
-    check_together(root, 0, &config.pools, &stand_ins);
+    check_together(root, 0, &config.pools, &stand_ins, &BTreeMap::new());
     config
 }
 
@@ -58,7 +57,6 @@ pub(crate) fn read_pools(
 pub(crate) fn read_reals(
     root: &mut Section<'_, '_>,
     base: Option<&BalanceConfig>,
-    addresses: &[InterfaceAddress],
     warnings: &mut Vec<String>,
 ) -> Option<BalanceConfig> {
     let mut config = base?.clone();
@@ -79,19 +77,15 @@ pub(crate) fn read_reals(
                 );
             }
         }
-        pool.reals.extend(added.iter().cloned());
+        let before = check::warnings(pool);
+        pool.reals.extend(added);
+        let new = check::warnings(pool).into_iter();
+        warnings.extend(new.filter(|text| !before.contains(text)));
         pool.check_proxy(&section, line);
         quic::check(pool, &section, line, warnings);
         section.finish();
-        let shown = PoolConfig {
-            vips: Vec::new(),
-            emergency: None,
-            reals: added,
-            ..pool.clone()
-        };
-        warn_of_host(&config, &[shown], addresses, warnings);
     }
-    check_together(root, 0, &config.pools, &[]);
+    check_together(root, 0, &config.pools, &[], &BTreeMap::new());
     Some(config)
 }
 

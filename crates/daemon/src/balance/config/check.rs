@@ -3,9 +3,10 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use weir_config::{Section, values::SECOND};
-use weir_core::{PortRange, Protocol};
+use weir_core::{PortRange, Protocol, policy::format_duration};
+use weir_proxy::ProxyHeader;
 
-use super::{Forward, command, wrong};
+use super::{Forward, PoolConfig, RealConfig, command, wrong};
 
 const PATH: &str = "a path such as \"/healthz\": it begins with / and has no blanks";
 const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\"";
@@ -99,7 +100,7 @@ pub struct UdpConfig {
     pub require_answer: bool,
 }
 
-/// `forward`: how packets reach the pool's reals.
+/// `check` of a pool. `of`: its name; `forward`: how packets reach the pool's reals.
 pub(super) fn read(
     section: &mut Section<'_, '_>,
     of: &str,
@@ -175,17 +176,64 @@ pub(super) fn read(
         return None;
     }
     if config.port == 0 && !ports.is_empty() {
-        let name = if protocol == Some(Protocol::Udp) {
-            "UDP"
-        } else {
-            "TCP"
+        let (name, or) = match (protocol, &config.kind) {
+            (Some(Protocol::Udp), _) => ("UDP", ""),
+            (_, CheckKind::Tcp) => (
+                "TCP",
+                ", or { dns = \"example.org\", port = ... } or { udp = \"ping\", port = ... } with a UDP port",
+            ),
+            _ => ("TCP", ""),
         };
         section.error(
             line,
-            format!("a pool without a {name} port needs check = {{ port = ... }}, a {name} port at which its reals answer"),
+            format!("a pool without a {name} port needs check = {{ port = ... }}, a {name} port at which its reals answer{or}"),
         );
     }
     (config.port != 0).then_some(config)
+}
+
+/// The port at which servers expect TLS, which weir does not speak.
+const HTTPS: u16 = 443;
+
+/// What is allowed, and takes a live real for dead, or a dead one for long for alive.
+pub(super) fn warnings(pool: &PoolConfig) -> Vec<String> {
+    let (of, check) = (format!("[pool.{}.check]", pool.name), &pool.check);
+    let mut warnings = Vec::new();
+    if check.timeout > check.interval {
+        warnings.push(format!(
+            "timeout in {of} is {}, longer than interval, {}: a real that says nothing is asked only after each timeout",
+            format_duration(check.timeout),
+            format_duration(check.interval)
+        ));
+    }
+    if !matches!(check.kind, CheckKind::Http(_)) {
+        return warnings;
+    }
+    let sends_header = matches!(
+        &pool.forward,
+        Forward::Proxy(limits) if limits.header != ProxyHeader::None
+    );
+    let expects_header = |real: &&RealConfig| {
+        let port = pool.checked_port(real);
+        sends_header
+            && match real.port {
+                Some(own) => own == port,
+                None => pool.serves(Protocol::Tcp, port),
+            }
+    };
+    let expects_tls = |real: &&RealConfig| pool.checked_port(real) == HTTPS;
+    if let Some(real) = pool.own_reals().find(expects_header) {
+        warnings.push(format!(
+            "http in {of} is asked at port {} of {}, where the header of proxy_protocol is expected, which checks do not send: the answer is 400 or none; set port to one without it, or leave http out to ask for a connection only",
+            pool.checked_port(real),
+            real.address
+        ));
+    } else if pool.own_reals().any(|real| expects_tls(&real)) {
+        warnings.push(format!(
+            "http in {of} is asked at port {HTTPS}, where servers expect TLS, which weir does not speak: the answer is 400 or none; set port = 80, or leave http out to ask for a connection only"
+        ));
+    }
+    warnings
 }
 
 /// What is asked, with the keys that belong to it.

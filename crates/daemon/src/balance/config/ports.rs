@@ -9,8 +9,7 @@ use weir_config::Section;
 use weir_core::{PortRange, PortSet, Protocol, decoy::DecoyPorts};
 use weir_enforce::MAX_SERVICES;
 
-use super::{BalanceConfig, PoolConfig, Read, missing};
-use crate::host::InterfaceAddress;
+use super::{PoolConfig, Read, missing};
 
 const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"], with all ports of a protocol as \"1-65535/tcp\", or \"all\"";
 
@@ -79,49 +78,6 @@ pub(super) fn check_proxy(
             "ports in {of} has {all}, and the proxy has a socket for each port; allowed: ports by number, or another forward"
         ),
     );
-}
-
-/// A pool with all TCP ports of the only address by which this host is reached in its family
-/// takes the host itself off the network.
-pub(super) fn warn_of_host(
-    pool: &PoolConfig,
-    config: &BalanceConfig,
-    addresses: &[InterfaceAddress],
-    warnings: &mut Vec<String>,
-) {
-    let has_all = |pool: &&PoolConfig| {
-        let mut ports = pool.ports.iter();
-        ports.any(|port| port.is_all() && port.protocol == Protocol::Tcp)
-    };
-    if !has_all(&pool) {
-        return;
-    }
-    // One that was added is not among the others yet.
-    let pools = config.pools.iter().filter(has_all).chain([pool]);
-    let vips: BTreeSet<_> = pools.flat_map(|pool| &pool.vips).collect();
-    let is_own = |address: &IpAddr| {
-        let is_local = match address {
-            IpAddr::V4(v4) => v4.is_loopback(),
-            IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
-        };
-        !is_local && !vips.contains(address)
-    };
-    for (family, is_v4) in [("IPv4", true), ("IPv6", false)] {
-        let of_family = |address: &&IpAddr| address.is_ipv4() == is_v4;
-        let mut here = addresses.iter().map(|one| &one.address).filter(of_family);
-        let vip = pool.vips.iter().filter(of_family);
-        let vip = vip
-            .into_iter()
-            .find(|vip| here.clone().any(|one| one == *vip));
-        if let Some(vip) = vip
-            && !here.any(is_own)
-        {
-            warnings.push(format!(
-                "[pool.{}] serves all TCP ports of {vip}, and this host has no other {family} address: nobody reaches the host itself by {family} any more, by SSH neither",
-                pool.name
-            ));
-        }
-    }
 }
 
 /// Which pool serves which port of which virtual address.

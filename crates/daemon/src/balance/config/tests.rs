@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::*;
-use crate::{config::Config, host::fake::FakeHost};
+use crate::{
+    config::Config,
+    host::{InterfaceAddress, fake::FakeHost},
+};
 
 const BALANCE: &str = "[balance]\ninterface = \"eth0\"\n";
 
@@ -137,7 +140,23 @@ fn all_ports_are_read() {
     check(&format!("{BALANCE}{}", pool("web", "\"1-8192/tcp\"", ""))).unwrap();
     refused(
         &[&pool("web", "\"1024-65535/tcp\"", "")],
-        "allowed: at most 16384 (all ports of a protocol are one: \"1-65535/tcp\")",
+        ":5: [pool.web] has more than 16384 virtual addresses with a port; allowed: as many, of all pools together (all ports of a protocol are one: \"1-65535/tcp\")",
+    );
+    let error = check(&format!(
+        "{BALANCE}{}",
+        pool("web", "\"1-20000/tcp\"", "forward = \"proxy\"")
+    ))
+    .unwrap_err();
+    assert!(
+        error.ends_with("allowed: as many, of all pools together"),
+        "{error}"
+    );
+    refused(
+        &[
+            &pool("web", "\"1-8192/tcp\"", ""),
+            &pool("mail", "\"8193-8193/tcp\"", ""),
+        ],
+        ":1: [balance] has 16386 virtual addresses with a port; allowed: at most 16384 (all ports",
     );
 }
 
@@ -246,6 +265,90 @@ fn what_this_host_cannot_serve_as_it_is_is_warned_of() {
     }
     // Its interface is yet to come.
     assert_eq!(warned(&host(vec![address("eth1", "10.0.0.1", 8)])), [""; 0]);
+}
+
+#[test]
+fn checks_that_say_little_of_their_reals_are_warned_of() {
+    let warned = |ports: &str, more: &str| {
+        let text = format!(
+            "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\"]\nports = [{ports}]\nreals = [{{ address = \"10.0.0.11\" }}]\n{more}"
+        );
+        let warnings = check(&text)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .warnings;
+        warnings
+            .into_iter()
+            .filter(|text| text.contains("[pool.web.check]"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let proxy = "forward = \"proxy\"\nproxy_protocol = \"v2\"\n";
+    for (ports, more, told) in [
+        (
+            "\"443/tcp\"",
+            "check = { http = \"/\" }".to_owned(),
+            "http in [pool.web.check] is asked at port 443",
+        ),
+        (
+            "\"443/tcp\"",
+            "check = { http = \"/\", port = 80 }".to_owned(),
+            "",
+        ),
+        ("\"443/tcp\"", "check = { port = 443 }".to_owned(), ""),
+        (
+            "\"80/tcp\", \"443/tcp\"",
+            "check = { http = \"/\" }".to_owned(),
+            "",
+        ),
+        (
+            "\"80/tcp\"",
+            "check = { interval = \"1s\", timeout = \"5s\" }".to_owned(),
+            "timeout in [pool.web.check] is 5s, longer than interval, 1s",
+        ),
+        (
+            "\"80/tcp\"",
+            "check = { interval = \"5s\", timeout = \"5s\" }".to_owned(),
+            "",
+        ),
+        (
+            "\"80/tcp\"",
+            format!("{proxy}check = {{ http = \"/\" }}"),
+            "is asked at port 80 of 10.0.0.11, where the header of proxy_protocol is expected",
+        ),
+        (
+            "\"80/tcp\"",
+            format!("{proxy}check = {{ http = \"/\", port = 80 }}"),
+            "header of proxy_protocol is expected",
+        ),
+        (
+            "\"80/tcp\"",
+            format!("{proxy}check = {{ http = \"/\", port = 8080 }}"),
+            "",
+        ),
+        ("\"80/tcp\"", proxy.to_owned(), ""),
+        (
+            "\"80/tcp\"",
+            "forward = \"proxy\"\ncheck = { http = \"/\" }".to_owned(),
+            "",
+        ),
+    ] {
+        let said = warned(ports, &more);
+        assert!(
+            said.contains(told) && said.is_empty() == told.is_empty(),
+            "{ports} {more}: {said}"
+        );
+    }
+    // A real with a port of its own expects the header there, and nowhere else.
+    let own = |port: u16| {
+        let text = format!(
+            "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{{ address = \"10.0.0.11\", port = 8080 }}]\n{proxy}check = {{ http = \"/\", port = {port} }}"
+        );
+        let warnings = check(&text).unwrap().warnings;
+        warnings
+            .iter()
+            .any(|text| text.contains("port 8080 of 10.0.0.11, where the header"))
+    };
+    assert!(own(8080) && !own(80));
 }
 
 /// A key with a mistyped value counts as present: no second message says that it is
@@ -386,7 +489,7 @@ fn mistakes_are_named() {
         ),
         (
             usual("ports", "ports = [\"53/udp\"]"),
-            ":3: a pool without a TCP port needs check",
+            ":3: a pool without a TCP port needs check = { port = ... }, a TCP port at which its reals answer, or { dns = ",
         ),
         (
             usual("reals", ""),
@@ -454,7 +557,7 @@ fn mistakes_are_named() {
         ),
         (
             usual("", "emergency = [{ address = \"198.51.100.80\" }]"),
-            "is 198.51.100.80, a virtual address; allowed: the real's own address",
+            ":4: emergency in [pool.web] has 198.51.100.80, a virtual address; allowed: the real's own address",
         ),
         (
             usual("reals", "reals = [\"10.0.0.11\"]"),
@@ -469,7 +572,7 @@ fn mistakes_are_named() {
         ),
         (
             usual("reals", "reals = [{ address = \"198.51.100.80\" }]"),
-            "is 198.51.100.80, a virtual address; allowed: the real's own address",
+            ":4: reals in [pool.web] has 198.51.100.80, a virtual address; allowed: the real's own address",
         ),
         (
             usual("", "") + "[decoy]\nports = [\"79-81/tcp\"]",
@@ -700,6 +803,13 @@ fn a_backend_that_cannot_forward_is_refused() {
     let error = check(&text).unwrap_err();
     let told = "weir.toml:2: [balance] with backend = \"nft\": no load balancing";
     assert!(error.contains(told), "{error}");
+    // What is allowed in its place is nothing that is refused next.
+    let text = text.replace("\"nft\"", "\"xdp-generic\"") + "\nforward = \"gue\"";
+    let error = check(&text).unwrap_err();
+    assert!(
+        error.ends_with("allowed: \"auto\", \"xdp\", \"tcx\""),
+        "{error}"
+    );
 }
 
 #[test]

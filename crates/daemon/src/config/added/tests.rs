@@ -116,7 +116,7 @@ fn what_was_added_waits_for_the_files() {
         (
             WEB.replace("100.80", "100.80\", \"10.0.0.12"),
             vec![
-                "pool shop: address in [pool.shop.reals] is 10.0.0.12, a virtual address; allowed: the real's own address",
+                "pool shop: reals in [pool.shop] has 10.0.0.12, a virtual address; allowed: the real's own address",
             ],
         ),
     ];
@@ -193,6 +193,7 @@ fn an_added_pool_whose_address_no_virtual_router_has_is_warned_of() {
         (router(""), true),
         (router(", \"198.51.100.81\""), false),
     ] {
+        let text = text.replace("[pool.web]", "announce = true\n[pool.web]");
         let with = changed(
             &config(&text),
             PoolChange::Add(shop("198.51.100.81", "10.0.0.12")),
