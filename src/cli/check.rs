@@ -1,5 +1,7 @@
 //! `weir check`
 
+use std::path::{Path, PathBuf};
+
 use serde_json::json;
 use weir_daemon::{
     access::lists,
@@ -26,9 +28,18 @@ use super::{Common, ExitAnswer, show, status};
 /// reload`.
 #[derive(clap::Args)]
 pub struct Args {
+    /// The configuration file, as --config names it
+    file: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The configuration that is named without --config.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {

@@ -35,7 +35,7 @@ mod why;
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::{Parser, Subcommand};
@@ -52,9 +52,9 @@ use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
 #[derive(Parser)]
 #[command(name = "weir", version, propagate_version = true)]
 pub struct Weir {
-    /// The configuration file
-    #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_PATH)]
-    config: PathBuf,
+    /// The configuration file [default: /etc/weir/weir.toml]
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The daemon's control socket [default: the configuration's, else /run/weir/weir.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -147,8 +147,20 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
     if weir.local {
         show::local_times();
     }
+    let of_check = match &weir.verb {
+        Verb::Check(args) => args.file(),
+        _ => None,
+    };
+    if let (Some(option), Some(file)) = (&weir.config, of_check) {
+        anyhow::bail!(
+            "--config {} and the argument {}: which of both is to be checked? Leave one of them out",
+            option.display(),
+            file.display()
+        );
+    }
+    let named = weir.config.or_else(|| of_check.map(Path::to_owned));
     let common = Common {
-        config: weir.config,
+        config: named.unwrap_or_else(|| PathBuf::from(DEFAULT_PATH)),
         socket: weir.socket,
     };
     match weir.verb {

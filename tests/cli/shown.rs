@@ -501,3 +501,68 @@ fn why_tells_of_prefixes() {
     let wrong = host.weir(&["why", "192.0.2.7/24"]);
     assert_eq!(wrong.code, 2, "{}", wrong.out);
 }
+
+/// The configuration to check is the word behind `check`, `-c` or `--config`, never two of them.
+#[test]
+fn a_file_is_checked_by_whichever_way_it_is_named() {
+    let host = Host::new();
+    let file = host.path("weir.toml");
+    let file = file.to_str().unwrap();
+    let broken = host.path("broken.toml");
+    fs::write(&broken, "interfaces = [\"lo\"]\nballance = 1\n").unwrap();
+    let broken = broken.to_str().unwrap();
+    let weir = |args: &[&str]| -> Answer {
+        let mut command = Command::new(super::WEIR);
+        command.args(args).output().unwrap().into()
+    };
+    let ways = |file| {
+        [
+            weir(&["check", file]),
+            weir(&["check", "-c", file]),
+            weir(&["-c", file, "check"]),
+            weir(&["check", "--config", file]),
+        ]
+    };
+    for answer in ways(file) {
+        assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+        assert!(answer.out.contains(&format!("{file}: configuration OK")));
+    }
+    for answer in ways(broken) {
+        assert_eq!(answer.code, 2, "{}{}", answer.out, answer.err);
+        let told = format!("{broken}:2: unknown key \"ballance\"");
+        assert!(answer.out.contains(&told), "{}", answer.out);
+    }
+    let json = weir(&["check", file, "--json"]).json();
+    assert_eq!(json["file"].as_str(), Some(file));
+    // Of two files none is checked, be they the same.
+    for (one, other) in [(file, broken), (broken, file), (file, file)] {
+        for answer in [
+            weir(&["-c", one, "check", other]),
+            weir(&["check", other, "--config", one]),
+        ] {
+            assert_eq!(answer.code, 2, "{}{}", answer.out, answer.err);
+            let told = format!("weir: --config {one} and the argument {other}: which of both");
+            assert!(answer.err.starts_with(&told), "{}", answer.err);
+            assert_eq!(answer.out, "");
+        }
+    }
+    let missing = host.path("missing.toml");
+    let answer = weir(&["check", missing.to_str().unwrap()]);
+    assert_eq!(answer.code, 2);
+    assert!(answer.out.contains("missing.toml"), "{}", answer.out);
+    // Without a name it is the usual one, as help says.
+    let help = weir(&["check", "--help"]).out;
+    assert!(help.contains("-c, --config <FILE>"), "{help}");
+    assert!(help.contains("[default: /etc/weir/weir.toml]"), "{help}");
+    for (shell, offered) in [
+        ("bash", "opts=\"-c -h -V --json --config"),
+        ("zsh", "'::file -- The configuration file"),
+        (
+            "fish",
+            "-n \"__fish_weir_using_subcommand check\" -s c -l config",
+        ),
+    ] {
+        let script = weir(&["completions", shell]).out;
+        assert!(script.contains(offered), "{shell}");
+    }
+}
