@@ -431,7 +431,8 @@ fn root_only_balancers_reach_a_virtual_address_by_a_tunnel() {
         let from = ["--from", "192.0.2.9", "--interface", "eth0"];
         let done = net.real_side(number, &[&args[..], &from].concat()).done();
         assert!(
-            done.out.contains("GUE at port 7000 on eth0: set"),
+            done.out
+                .contains("GUE at port 7000 on eth0, from 192.0.2.9, for 198.51.100.80, "),
             "{done:?}"
         );
     }

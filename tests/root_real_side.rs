@@ -281,3 +281,96 @@ fn root_what_cannot_be_is_refused_and_changes_nothing() {
     host.real.ip(&["link set lo down".into()]).unwrap();
     host.ask(&VIP).refused(&["lo is down"]);
 }
+
+/// Whom it takes packets from is never a guess, and what lets in anybody is told.
+#[test]
+fn root_balancers_are_taken_by_name() {
+    if skipped(&[]) {
+        return;
+    }
+    let host = Host::new();
+    let before = host.state();
+    let decap = ["--decap", "gue", "--interface", "eth0"];
+    let typed = |from: &[&'static str]| [&VIP[..], &decap, from].concat();
+
+    // A second word is no balancer, and becomes no virtual address.
+    for (first, second) in [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")] {
+        for from in [
+            &["--from", first, second][..],
+            &["--from", "192.0.2.9", "--from", first, second],
+        ] {
+            host.ask(&typed(from)).refused(&[
+                &format!("{second} behind --from {first}"),
+                &format!("--from {first},{second}"),
+            ]);
+        }
+    }
+    // Nor has a balancer a virtual address.
+    for vip in VIP {
+        host.ask(&typed(&["--from", vip]))
+            .refused(&[vip, "is a virtual address and the address of a balancer"]);
+    }
+    assert_eq!(host.state(), before);
+    assert!(!host.record().exists() && !host.takes_out());
+
+    // A list, each by itself, and virtual addresses behind another option are one and the same.
+    let named = "decap GUE at port 6080 on eth0, from 192.0.2.1, 192.0.2.2, 2001:db8::1, \
+                 for 198.51.100.80, 2001:db8:80::80: ";
+    for from in [
+        &["--from", "192.0.2.1,192.0.2.2,2001:db8::1"][..],
+        &[
+            "--from",
+            "192.0.2.1",
+            "--from=192.0.2.2",
+            "--from",
+            "2001:db8::1",
+        ],
+    ] {
+        let behind = [&["--from", "192.0.2.9"], &decap[..], &VIP].concat();
+        host.ask(&[&behind[..], &["--dry-run"]].concat()).done();
+        let said = host.ask(&typed(from)).done().out;
+        assert!(said.contains(named), "{said}");
+        assert!(!said.contains("warning"), "{said}");
+    }
+    let shown = host.ask(&[]).done().out;
+    assert!(
+        shown.contains(named) && !shown.contains("warning"),
+        "{shown}"
+    );
+    let json = host.ask(&["--json"]).json();
+    assert_eq!(json["warnings"].to_string(), "[]");
+    let steps = json["steps"].as_array().unwrap();
+    let step = steps.iter().find(|step| step["kind"] == "decap").unwrap();
+    assert_eq!(
+        step["ends"]["from"].to_string(),
+        "[\"192.0.2.1\",\"192.0.2.2\",\"2001:db8::1\"]"
+    );
+    assert_eq!(
+        step["ends"]["vips"].to_string(),
+        "[\"198.51.100.80\",\"2001:db8:80::80\"]"
+    );
+    // A balancer of before becomes no virtual address later.
+    host.ask(&["192.0.2.2"])
+        .refused(&["192.0.2.2 is a virtual address and the address of a balancer"]);
+
+    // Without them anybody is one, and that is said each time.
+    let told = "warning: GUE at port 6080 on eth0: anybody who reaches this host can send it";
+    for said in [
+        host.ask(&typed(&["--dry-run"])).done().out,
+        host.ask(&typed(&[])).done().out,
+        host.ask(&[]).done().out,
+    ] {
+        assert!(
+            said.contains("on eth0, from anybody, for 198.51.100.80"),
+            "{said}"
+        );
+        assert!(said.contains(told), "{said}");
+    }
+    let undone = host.ask(&["--undo"]).done().out;
+    assert!(
+        undone.contains("decap GUE at port 6080 on eth0: taken back"),
+        "{undone}"
+    );
+    assert!(!undone.contains("warning"), "{undone}");
+    assert_eq!(host.state(), before);
+}

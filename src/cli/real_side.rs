@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf};
 
-use clap::ValueEnum;
+use clap::{ArgMatches, Command, FromArgMatches, ValueEnum, error::ErrorKind};
 use serde_json::json;
-use weir_daemon::real_side::{self, DecapSettings, GUE_PORT, Outcome, Packets, RealSide, Step};
+use weir_daemon::real_side::{
+    self, DecapSettings, GUE_PORT, Outcome, Packets, RealSide, Step, TunnelEnds,
+};
 
 use super::{ExitAnswer, show};
 
@@ -16,8 +18,10 @@ use super::{ExitAnswer, show};
 /// out of what a balancer sends through routers (forward = "ipip" or "gue" in its pool).
 /// Without addresses it shows what was done; exit code 1 if nothing was, or not all of
 /// it is so any more. All of it goes with a reboot.
+///
+/// weir real-side 198.51.100.80 2001:db8::80 --decap gue --from 10.1.0.1,10.1.0.2
 #[derive(clap::Args)]
-pub struct Args {
+struct Typed {
     /// The virtual addresses; with --undo: all that were added, if none is named
     #[arg(value_name = "VIP")]
     vips: Vec<IpAddr>,
@@ -34,7 +38,8 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = GUE_PORT, requires = "decap",
           value_parser = clap::value_parser!(u16).range(1..))]
     gue_port: u16,
-    /// Accept outer packets from these balancers only; without it from anybody
+    /// Accept outer packets from these balancers only, as A,B; without it from anybody, who
+    /// can then send packets with any client's address past the balancer's firewall
     #[arg(long, value_name = "ADDR", value_delimiter = ',', requires = "decap")]
     from: Vec<IpAddr>,
     /// The interfaces at which outer packets arrive [default: the interfaces with a default route]
@@ -63,7 +68,60 @@ enum Kind {
     Gue,
 }
 
-impl Args {
+/// What was typed, where no word can be taken for another than it is.
+pub struct Args(Typed);
+
+impl FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Self::from_arg_matches_mut(&mut matches.clone())
+    }
+
+    fn from_arg_matches_mut(matches: &mut ArgMatches) -> Result<Self, clap::Error> {
+        let behind = behind_balancer(matches);
+        let typed = Typed::from_arg_matches_mut(matches)?;
+        match behind {
+            Some((balancer, vip)) => Err(clap::Error::raw(
+                ErrorKind::ValueValidation,
+                format!(
+                    "{vip} behind --from {balancer} is a balancer or a virtual address: balancers are one word (--from {balancer},{vip}), virtual addresses come before the options (weir real-side {vip} --decap gue --from {balancer})\n"
+                ),
+            )),
+            None => Ok(Self(typed)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Args {
+    fn augment_args(command: Command) -> Command {
+        Typed::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Typed::augment_args_for_update(command)
+    }
+}
+
+/// A virtual address that stands where a second word of --from would, and the balancer
+/// before it: whoever types it means a balancer.
+fn behind_balancer(matches: &ArgMatches) -> Option<(IpAddr, IpAddr)> {
+    let at = |id: &str| {
+        let indices = matches.indices_of(id)?;
+        let values = matches.get_many::<IpAddr>(id)?;
+        Some(indices.zip(values.copied()).collect::<Vec<_>>())
+    };
+    let (balancers, vips) = (at("from")?, at("vips")?);
+    balancers.iter().find_map(|(index, balancer)| {
+        let (_, vip) = vips.iter().find(|(at, _)| *at == index + 1)?;
+        Some((*balancer, *vip))
+    })
+}
+
+impl Typed {
     fn decap(&self) -> Option<DecapSettings> {
         (!self.decap.is_empty()).then(|| {
             DecapSettings::new(
@@ -76,7 +134,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
+pub fn run(Args(args): &Args) -> anyhow::Result<ExitAnswer> {
     let real = RealSide::new(&args.record, args.dry_run);
     let vips: BTreeSet<_> = args.vips.iter().copied().collect();
     let decap = args.decap();
@@ -86,11 +144,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         false if is_shown => real.status()?,
         false => real.set(&vips, decap)?,
     };
+    let warnings: Vec<_> = steps.iter().filter_map(warning).collect();
     if args.json {
-        show::json(&json!({ "steps": steps, "dry_run": args.dry_run }))?;
+        show::json(&json!({ "steps": steps, "dry_run": args.dry_run, "warnings": warnings }))?;
     } else {
         for step in &steps {
             show::line(words(step, args.dry_run))?;
+        }
+        for warning in &warnings {
+            show::wrapped(format!("warning: {warning}"))?;
         }
         if steps.is_empty() {
             show::line("weir real-side has done nothing here")?;
@@ -137,5 +199,32 @@ fn words(step: &Step, is_dry: bool) -> String {
         )
     });
     let packets = packets.unwrap_or_default();
-    format!("{} {}{value}: {outcome}{packets}", step.kind, step.name)
+    let ends = step.ends.as_ref().map(|TunnelEnds { from, vips }| {
+        let from = match from.is_empty() {
+            true => "anybody".to_owned(),
+            false => list(from),
+        };
+        format!(", from {from}, for {}", list(vips))
+    });
+    let ends = ends.unwrap_or_default();
+    format!(
+        "{} {}{ends}{value}: {outcome}{packets}",
+        step.kind, step.name
+    )
+}
+
+fn list(addresses: &BTreeSet<IpAddr>) -> String {
+    let all: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+    all.join(", ")
+}
+
+/// What lets in more than the balancers send.
+fn warning(step: &Step) -> Option<String> {
+    let ends = step.ends.as_ref()?;
+    ends.from.is_empty().then(|| {
+        format!(
+            "{}: anybody who reaches this host can send it encapsulated packets with any client's address, past the balancer's firewall; name the balancers: --from ADDR,ADDR",
+            step.name
+        )
+    })
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use weir_bpf::fault;
 
 use crate::host::addresses;
-pub use decap::{DecapSettings, Packets};
+pub use decap::{DecapSettings, Packets, TunnelEnds};
 use record::{AppliedChanges, Locked, Setting};
 pub use weir_bpf::decap::GUE_PORT;
 
@@ -73,6 +73,10 @@ pub struct Step {
     /// The value of a sysctl before and afterwards; `None` for other objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<(String, String)>,
+    /// Whose packets the program for tunnels takes out, and for whom; `None` where it takes
+    /// none out any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<TunnelEnds>,
     /// Packets that the program for tunnels has counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<Packets>,
@@ -391,6 +395,7 @@ fn address_step(addr: IpAddr, outcome: Outcome) -> Step {
         name: format!("{addr}/{length} on {LOOPBACK}"),
         outcome,
         value: None,
+        ends: None,
         packets: None,
     }
 }
@@ -407,6 +412,7 @@ fn setting_step(name: &str, outcome: Outcome, before: &str, after: &str) -> Step
         name: sysctl_name(name),
         outcome,
         value: Some((before.to_owned(), after.to_owned())),
+        ends: None,
         packets: None,
     }
 }

@@ -29,6 +29,15 @@ pub struct DecapSettings {
     pub(super) vips: BTreeSet<IpAddr>,
 }
 
+/// Between whom packets are taken out of tunnels.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TunnelEnds {
+    /// Senders whose packets are taken out; empty: any sender.
+    pub from: BTreeSet<IpAddr>,
+    /// Virtual addresses for which packets are taken out.
+    pub vips: BTreeSet<IpAddr>,
+}
+
 /// Packets in tunnels, by their fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Packets {
@@ -85,7 +94,7 @@ impl DecapSettings {
     }
 
     /// The settings with interfaces that exist, and where none are named those with a
-    /// default route.
+    /// default route. No balancer may have a virtual address.
     pub(super) fn checked(mut self) -> Result<Self> {
         if self.interfaces.is_empty() {
             self.interfaces = host::with_default_route().into_iter().collect();
@@ -97,6 +106,11 @@ impl DecapSettings {
         }
         for name in &self.interfaces {
             index(name)?;
+        }
+        if let Some(both) = self.vips.iter().find(|vip| self.from.contains(*vip)) {
+            return refused(format!(
+                "{both} is a virtual address and the address of a balancer (--from); allowed: the balancer's own address, from which its outer packets come"
+            ));
         }
         if self.vips.is_empty() {
             return refused("--decap names no virtual address, and none was added before");
@@ -117,6 +131,10 @@ impl DecapSettings {
             name: format!("{} on {interface}", self.words()),
             outcome,
             value: None,
+            ends: matches!(outcome, Outcome::Set | Outcome::Kept).then(|| TunnelEnds {
+                from: self.from.clone(),
+                vips: self.vips.clone(),
+            }),
             packets: None,
         }
     }
