@@ -15,6 +15,7 @@ BASH    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH     := $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
 FISH    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 UNIT    := $(DESTDIR)/lib/systemd/system
+REALSIDE := $(DESTDIR)/etc/default/weir-real-side
 LIB     := $(DESTDIR)$(PREFIX)/lib
 INCLUDE := $(DESTDIR)$(PREFIX)/include
 PYTHON  := $(LIB)/python3/dist-packages
@@ -77,10 +78,10 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit; comments an
 	shellcheck dist/*.sh .ci/run fuzz/run tests/kernels/*.sh
 	@# It wants the units' program in place: one that exists stands in for it.
 	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \
-	dir=$$(mktemp -d); for unit in weir.service weir-ring-syslog@.service; do \
+	dir=$$(mktemp -d); for unit in weir.service weir-real-side.service weir-ring-syslog@.service; do \
 		sed 's,/usr/sbin/weir,/bin/true,' dist/$$unit >$$dir/$$(echo $$unit | sed 's/@/@x/'); \
 	done; \
-	said=$$(systemd-analyze verify --man=no $$dir/*.service 2>&1 | grep -E 'weir(-ring-syslog@x)?\.service'); \
+	said=$$(systemd-analyze verify --man=no $$dir/*.service 2>&1 | grep -E 'weir(-real-side|-ring-syslog@x)?\.service'); \
 	rm -r $$dir; test -z "$$said" || { echo "$$said"; exit 1; }
 
 fmt: ## format Rust and BPF
@@ -116,7 +117,7 @@ geo-update: ## refresh the built-in country database (npm), then make build
 
 # The symbols go where gdb and a backtrace look for them, beside a program of a
 # sixth of the size.
-install: ## install binary, unit, default configuration, man pages, completions, ring library
+install: ## install binary, units, default configuration, man pages, completions, ring library
 	@test -x $(PROGRAM) || { echo "make build first"; exit 1; }
 	@# A name of its own, then one rename: a daemon that starts meanwhile finds
 	@# the old program or the new one, whole.
@@ -128,6 +129,8 @@ install: ## install binary, unit, default configuration, man pages, completions,
 	mv -f $(SBIN)/.weir.new $(SBIN)/weir
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir.service | install -D -m 0644 /dev/stdin $(UNIT)/weir.service
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir-ring-syslog@.service | install -D -m 0644 /dev/stdin $(UNIT)/weir-ring-syslog@.service
+	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir-real-side.service | install -D -m 0644 /dev/stdin $(UNIT)/weir-real-side.service
+	test -e $(REALSIDE) || install -D -m 0644 dist/weir-real-side.default $(REALSIDE)
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -D -m 0644 dist/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	umask 022 && $(SBIN)/weir man $(MAN) && mkdir -p $(MAN5) && mv -f $(MAN)/weir.toml.5 $(MAN5)/
 	$(SBIN)/weir completions bash | install -D -m 0644 /dev/stdin $(BASH)/weir
@@ -163,11 +166,11 @@ uninstall-ring:
 uninstall: ## take all of it away; PURGE=1: configuration, database and log files, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
 	@$(MAKE) --no-print-directory uninstall-ring
-	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
+	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-real-side.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1 $(MAN5)/weir.toml.5
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
-	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir
-	@for kept in $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir; do \
+	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(REALSIDE) $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir
+	@for kept in $(DESTDIR)/etc/weir $(REALSIDE) $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir; do \
 		test ! -e $$kept || echo "kept: $$kept (make uninstall PURGE=1 removes it)"; \
 	done
 

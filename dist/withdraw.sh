@@ -1,6 +1,7 @@
 #!/bin/sh
 # Takes weir out of the kernel, the first half of `make uninstall`: stops and
-# disables the unit, detaches, then stops and disables the units of rings.
+# disables the unit, detaches, then stops and disables the units of rings, and that of a
+# real, with what `weir real-side` has done.
 # Removes no file; that is the Makefile's. Fails, and says what to do, while
 # anything of weir is still in force.
 #
@@ -58,3 +59,21 @@ if [ -d /run/systemd/system ]; then
 		[ ! -L "$link" ] || systemctl --quiet disable "${link##*/}" 2>/dev/null || true
 	done
 fi
+
+# A real's addresses and program, by its unit or by hand. Without the program nobody could take
+# them back.
+if [ -d /run/systemd/system ]; then
+	systemctl stop weir-real-side.service 2>/dev/null || ! systemctl --quiet is-active weir-real-side.service || {
+		echo "uninstall: systemctl cannot stop weir-real-side.service; no file was removed" >&2
+		exit 1
+	}
+	systemctl --quiet disable weir-real-side.service 2>/dev/null || true
+fi
+if [ -e /run/weir-real-side/record.json ]; then
+	"$weir" real-side --undo || {
+		echo "uninstall: $weir real-side --undo failed; no file was removed" >&2
+		exit 1
+	}
+fi
+rm -f /run/weir-real-side/record.lock
+rmdir /run/weir-real-side 2>/dev/null || true

@@ -31,7 +31,7 @@ while umount /sys/fs/bpf 2>/dev/null; do :; done
 mkdir /run/etc /run/systemd /run/systemd/system
 cp -a /etc/. /run/etc
 mount --bind /run/etc /etc
-rm -rf /etc/weir
+rm -rf /etc/weir /etc/default/weir-real-side /run/weir-real-side
 echo ready
 read -r _ || true
 "#;
@@ -110,14 +110,17 @@ impl Host {
     }
 
     fn make(&self, args: &[&str]) -> Answer {
-        let mut command = self.command("make");
+        Answer::of(self.makes(self.command("make"), args).output().unwrap())
+    }
+
+    fn makes(&self, mut command: Command, args: &[&str]) -> Command {
         command
             .args(["-s", "-C", env!("CARGO_MANIFEST_DIR")])
             .arg(format!("PROGRAM={WEIR}"))
             .arg(format!("PREFIX={}", self.path("usr").display()))
             .args(args)
             .env_remove("MAKEFLAGS");
-        Answer::of(command.output().unwrap())
+        command
     }
 
     /// A path as the places have it, from outside.
@@ -229,7 +232,9 @@ fn root_uninstall_leaves_nothing_in_force() {
     fs::write(&other, "").unwrap();
     let said = host.make(&["uninstall"]).done().out;
     assert!(said.contains("detached from eth0"), "{said}");
-    for kept in ["/etc/weir", "/var/lib/weir", "/var/log/weir"] {
+    let configuration = ["/etc/weir", "/etc/default/weir-real-side"];
+    let kept_places = [&configuration[..], &["/var/lib/weir", "/var/log/weir"]].concat();
+    for kept in &kept_places {
         assert!(said.contains(&format!("kept: {kept} ")), "{said}");
     }
     assert!(daemon.wait(common::SOON).unwrap().is_some());
@@ -239,6 +244,8 @@ fn root_uninstall_leaves_nothing_in_force() {
         "--quiet disable weir.service",
         "stop weir-ring-syslog@*.service",
         &format!("--quiet disable {ring}"),
+        "stop weir-real-side.service",
+        "--quiet disable weir-real-side.service",
     ] {
         assert!(asked.iter().any(|a| a == request), "{asked:?}");
     }
@@ -255,7 +262,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     // Again is harmless, and takes the rest on demand.
     let said = host.make(&["uninstall", "PURGE=1"]).done().out;
     assert!(!said.contains("kept"), "{said}");
-    for gone in ["/etc/weir", "/var/lib/weir", "/var/log/weir"] {
+    for gone in kept_places {
         assert!(!place(gone).exists(), "{gone}");
     }
 }
@@ -340,6 +347,150 @@ fn root_the_first_start_mounts_the_bpf_file_system() {
     net.serves(ATTACKER[0], at(0));
 }
 
+/// The unit of a real, as systemd would run it.
+struct RealUnit<'a> {
+    host: &'a Host,
+    net: &'a TestNet,
+    lines: Vec<String>,
+}
+
+impl<'a> RealUnit<'a> {
+    fn new(host: &'a Host, net: &'a TestNet) -> Self {
+        let unit = host.inside("/lib/systemd/system/weir-real-side.service");
+        let unit = fs::read_to_string(unit).unwrap();
+        Self {
+            host,
+            net,
+            lines: unit.lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn value(&self, key: &str) -> String {
+        let mut values = self.lines.iter().filter_map(|line| line.strip_prefix(key));
+        values
+            .next()
+            .unwrap_or_else(|| panic!("no {key}"))
+            .to_owned()
+    }
+
+    /// Variables of the file that configures it.
+    fn variables(&self) -> Vec<(String, String)> {
+        let file = self.host.inside(&self.value("EnvironmentFile="));
+        let text = fs::read_to_string(file).unwrap();
+        let set = text.lines().filter(|line| !line.starts_with('#'));
+        set.filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
+            .collect()
+    }
+
+    /// Runs a command of the unit with its capabilities alone; a variable that is a word by
+    /// itself becomes as many words as it has.
+    fn run(&self, key: &str) -> Answer {
+        let variables = self.variables();
+        let mut line = self.value(key);
+        for (name, value) in &variables {
+            line = line.replace(&format!(" ${name}"), &format!(" {value}"));
+        }
+        let has = self.value("CapabilityBoundingSet=");
+        let has = has
+            .split(' ')
+            .map(|name| name.to_lowercase().replace("cap_", ",+"));
+        let has = format!("--bounding-set=-all{}", has.collect::<String>());
+        let mut command = self.host.daemons_command("setpriv");
+        command.args([&has, "--inh-caps=-all", "--no-new-privs"]);
+        // Its quotation marks are the shell's.
+        command.args(["sh", "-c", &format!("exec {line}")]);
+        command.envs(variables);
+        let ran = self.net.host.enter(move || command.output());
+        Answer::of(ran.unwrap().unwrap())
+    }
+
+    fn configure(&self, vips: &str, options: &str) {
+        let text = format!("# By hand.\nVIPS=\"{vips}\"\nOPTIONS=\"{options}\"\n");
+        fs::write(self.host.inside("/etc/default/weir-real-side"), text).unwrap();
+    }
+
+    fn loopback(&self) -> String {
+        let shown = self.net.host.output("ip", &["addr", "show", "dev", "lo"]);
+        String::from_utf8(shown.unwrap().stdout).unwrap()
+    }
+}
+
+#[test]
+fn root_a_real_is_set_up_by_its_unit() {
+    if skipped(&["make", "unshare", "nsenter", "setpriv"]) {
+        return;
+    }
+    let (host, net) = (Host::new(), TestNet::new());
+    host.make(&["install"]).done();
+    // As systemd has it mounted.
+    let mut mount = host.command("mount");
+    mount.args(["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+    assert!(mount.status().unwrap().success());
+    let unit = RealUnit::new(&host, &net);
+    for line in [
+        "Type=oneshot",
+        "RemainAfterExit=yes",
+        "After=network-online.target",
+        "WantedBy=multi-user.target",
+    ] {
+        assert!(unit.lines.iter().any(|l| l == line), "{line}");
+    }
+    let program = host.installed().display().to_string();
+    assert!(unit.value("ExecStart=").starts_with(&program));
+
+    // As installed it names no address, and says so.
+    let nothing = unit.run("ExecStartPre=");
+    assert_eq!(nothing.code, Some(1), "{nothing:?}");
+    let told = "VIPS in /etc/default/weir-real-side names no virtual address";
+    assert!(nothing.err.contains(told), "{nothing:?}");
+
+    let before = unit.loopback();
+    let tunnels = "--decap ipip,gue --from 192.0.2.1,192.0.2.2,2001:db8::1 --interface eth0";
+    unit.configure("203.0.113.80 2001:db8:80::80", tunnels);
+    unit.run("ExecStartPre=").done();
+    let started = unit.run("ExecStart=").done().out;
+    assert!(
+        started.contains("on eth0, from 192.0.2.1, 192.0.2.2, 2001:db8::1, for 203.0.113.80"),
+        "{started}"
+    );
+    let lo = unit.loopback();
+    assert!(lo.contains("inet 203.0.113.80/32 "), "{lo}");
+    assert!(lo.contains("inet6 2001:db8:80::80/128 "), "{lo}");
+    assert!(host.inside("/run/weir-real-side/record.json").exists());
+
+    // An installation leaves the file as it is, and a reload adds what it has by then.
+    unit.configure("203.0.113.80 203.0.113.81 2001:db8:80::80", tunnels);
+    host.make(&["install"]).done();
+    let reloaded = unit.run("ExecReload=").done().out;
+    assert!(
+        reloaded.contains("203.0.113.80/32 on lo: set by weir before"),
+        "{reloaded}"
+    );
+    assert!(
+        reloaded.contains("203.0.113.81/32 on lo: set\n"),
+        "{reloaded}"
+    );
+
+    unit.run("ExecStop=").done();
+    assert_eq!(unit.loopback(), before);
+    unit.run("ExecStart=").done();
+    assert_ne!(unit.loopback(), before);
+
+    // The program does not go before what it has done.
+    let elsewhere = host.make(&["uninstall"]);
+    elsewhere.refused(&["another network namespace", "no file was removed"]);
+    assert!(host.installed().exists());
+    let mut make = host.makes(host.daemons_command("make"), &["uninstall"]);
+    let ran = net.host.enter(move || make.output()).unwrap().unwrap();
+    let said = Answer::of(ran).done().out;
+    assert!(said.contains("203.0.113.81/32 on lo: taken back"), "{said}");
+    assert_eq!(unit.loopback(), before);
+    assert!(!host.installed().exists());
+    assert!(!host.inside("/run/weir-real-side").exists());
+    assert!(files(&host.inside("/lib/systemd/system")).is_empty());
+}
+
 #[test]
 fn a_staged_tree_is_filled_and_emptied() {
     let stage = tempfile::tempdir().unwrap();
@@ -358,7 +509,9 @@ fn a_staged_tree_is_filled_and_emptied() {
     for name in [
         "usr/sbin/weir",
         "lib/systemd/system/weir.service",
+        "lib/systemd/system/weir-real-side.service",
         "lib/systemd/system/weir-ring-syslog@.service",
+        "etc/default/weir-real-side",
         "etc/weir/weir.toml",
         "usr/share/man/man1/weir.1",
         "usr/share/man/man1/weir-ban.1",
@@ -391,15 +544,16 @@ fn a_staged_tree_is_filled_and_emptied() {
         assert_eq!(debug.contains(section), is_built, "{debug}");
     }
     let config = stage.path().join("etc/weir/weir.toml");
+    let of_real = stage.path().join("etc/default/weir-real-side");
     let log = stage.path().join("var/log/weir/events.json");
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(&log, "").unwrap();
     let said = make(&["uninstall"]);
-    for kept in ["/etc/weir", "/var/log/weir"] {
+    for kept in ["/etc/weir", "/etc/default/weir-real-side", "/var/log/weir"] {
         let kept = format!("kept: {}{kept} ", stage.path().display());
         assert!(said.contains(&kept), "{said}");
     }
-    assert_eq!(files(stage.path()), [config, log].into());
+    assert_eq!(files(stage.path()), [config, of_real, log].into());
     make(&["uninstall", "PURGE=1"]);
     assert!(files(stage.path()).is_empty());
 }
