@@ -16,12 +16,18 @@ fn import(typed: &str) -> Output {
     weir.args(["import", "pen", "--", typed]).output().unwrap()
 }
 
+/// The configuration with a pool, or one in which it is a comment, which is told.
 #[track_caller]
 fn imported(typed: &str) -> String {
     let output = import(typed);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{told}");
     let text = String::from_utf8(output.stdout).unwrap();
+    let has_pool = settings(&text).contains_key("pool");
+    let code = Some(i32::from(!has_pool));
+    assert_eq!(output.status.code(), code, "{told}{text}");
+    let is_told = told.starts_with("weir: [pool.pen] is printed as a comment: ");
+    assert_eq!(is_told, !has_pool, "{told}{text}");
+    assert_eq!(told.is_empty(), has_pool, "{told}");
     // Whatever was typed, `weir check` takes what comes of it.
     let dir = TempDir::with_prefix("weir-import-").unwrap();
     let file = dir.path().join("weir.toml");
@@ -205,6 +211,7 @@ fn a_file_of_commands_is_read_line_by_line() {
             "\"www3\": which address is that?",
             "client_acl 2 is `acl` of the pool",
             "it permits, the opposite of its last entry",
+            "with dsr_if Pen asks client_acl about nobody and serves everybody",
         ],
     );
     assert_eq!(pool["acl"].to_string(), "[\"deny 203.0.113.0/24\"]");
@@ -223,6 +230,13 @@ fn a_proxy_of_pens_becomes_a_proxy() {
     );
     let toml = settings(&text);
     assert!(toml.get("balance").is_none(), "{text}");
+    tells(
+        &text,
+        &[
+            "asked: client_acl 3: has this Pen GeoIP and its database?",
+            "asked: does the running Pen have the same lists?",
+        ],
+    );
     let pool = &toml["pool"]["pen"];
     let told = |key: &str| pool[key].to_string();
     assert_eq!(told("forward"), "\"proxy\"");
@@ -331,6 +345,177 @@ fn every_option_is_answered() {
     );
 }
 
+#[track_caller]
+fn refused(typed: &str, told: &str) {
+    let output = import(typed);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{typed}: {said}");
+    assert!(said.contains(told), "{typed}: {said}");
+    assert!(output.stdout.is_empty(), "{typed}");
+}
+
+/// What has no pool in it ends in an error that says what is missing.
+#[test]
+fn what_makes_no_pool_is_an_error() {
+    let dir = TempDir::with_prefix("weir-import-").unwrap();
+    let file = |text: &str| {
+        let file = dir.path().join("pen.cfg");
+        fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let no_word =
+        "no word of it is the address and port at which Pen listens, as in pen 192.0.2.10:80";
+    refused("pen -d", no_word);
+    refused("pen -O 'acl 1 permit 192.0.2.1' -O 'client_acl 1'", no_word);
+    refused(
+        "pen /run/pen.sock 192.0.2.2",
+        "word 2: /run/pen.sock is a Unix socket",
+    );
+    refused(
+        "pen 192.0.2.10:http 192.0.2.2",
+        "word 2: 192.0.2.10:http: which port is that?",
+    );
+    for text in [
+        "",
+        "# nothing\n",
+        "hello\nworld\n",
+        "server 0 address 192.0.2.2\n",
+    ] {
+        refused(&file(text), "no `listen` in it has the address and port");
+    }
+    // As whose option it is read.
+    let whole = imported(&format!(
+        "pen -F {} '[2001:db8::10]:80'",
+        file("server 0 address 2001:db8::2\n")
+    ));
+    assert!(settings(&whole).contains_key("pool"));
+
+    // A pool that lacks something is printed, and the exit code says that it is none yet.
+    for (typed, why) in [
+        ("pen 80 192.0.2.2", "Pen listens at all addresses"),
+        (
+            "pen www:80 192.0.2.2",
+            "\"www\" is not the address of one host",
+        ),
+        ("pen 192.0.2.10:80", "no server is left"),
+        ("pen '[2001:db8::10]:80' www1 www2", "no server is left"),
+    ] {
+        let output = import(typed);
+        assert_eq!(output.status.code(), Some(1), "{typed}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(why), "{typed}: {said}");
+        let text = imported(typed);
+        assert!(text.contains("#[pool.pen]"), "{text}");
+    }
+}
+
+/// The lists that Pen asks are those that the pool has, and where they cannot be, it serves
+/// nobody yet.
+#[test]
+fn lists_are_carried_over_whole_or_the_pool_is_a_comment() {
+    let ends = "192.0.2.10:80 192.0.2.2 192.0.2.3";
+    let pool = |text: &str| settings(text).get("pool").map(|pool| pool["pen"].clone());
+    // Of a proxy list 0 is asked where no other one is chosen.
+    let text = imported(&format!(
+        "pen -O 'acl 0 deny 203.0.113.0 255.255.255.0' -O 'acl 0 deny 2001:db8:5::/48' {ends}"
+    ));
+    let one = pool(&text).unwrap();
+    assert_eq!(
+        one["acl"].to_string(),
+        "[\"deny 203.0.113.0/24\", \"deny 2001:db8:5::/48\"]"
+    );
+    assert_eq!(one["acl_default"].as_str(), Some("allow"));
+    tells(
+        &text,
+        &[
+            "changed: acl 0, which Pen asks without a client_acl, is `acl` of the pool",
+            "asked: does the running Pen have the same lists?",
+        ],
+    );
+    // Where Pen hands packets on it asks none.
+    let text = imported(&format!(
+        "pen -O 'dsr_if lo' -O 'acl 0 deny 203.0.113.0 255.255.255.0' {ends}"
+    ));
+    assert!(pool(&text).unwrap().get("acl").is_none(), "{text}");
+    tells(
+        &text,
+        &["not carried over: acl 0, 1 entry: with dsr_if Pen asks tarpit_acl alone"],
+    );
+    assert!(!text.contains("does the running Pen"), "{text}");
+
+    // An entry that cannot be read would let in whom Pen denies, or keep out others; and
+    // what the last one says holds for everybody else.
+    for entry in [
+        "deny 203.0.113.9 255.0.255.0",
+        "deny 2001:db8::/129",
+        "permit country XX",
+    ] {
+        let text = imported(&format!(
+            "pen -O 'acl 2 permit 192.0.2.0 255.255.255.0' -O 'acl 2 {entry}' -O 'client_acl 2' {ends}"
+        ));
+        assert!(pool(&text).is_none(), "{text}");
+        assert!(text.contains("#acl = [\"allow 192.0.2.0/24\"]"), "{text}");
+        tells(
+            &text,
+            &[&format!(
+                "1 of the entries of acl 2, which says whom Pen serves, could not be taken over, \
+                 the first at word 4 (-O): acl 2 {entry}"
+            )],
+        );
+    }
+    // Unless it was taken back.
+    let text = imported(&format!(
+        "pen -O 'acl 2 deny x' -O 'no acl 2' -O 'acl 2 deny 192.0.2.9' -O 'client_acl 2' {ends}"
+    ));
+    assert!(pool(&text).is_some(), "{text}");
+
+    // A list of servers, which is list 0 of each that has no other.
+    for lists in [
+        "-O 'acl 0 deny 203.0.113.9' -O 'acl 3 permit 2001:db8::/32' -O 'client_acl 3'",
+        "-O 'acl 4 deny 203.0.113.9' -O 'server 5 address 2001:db8::5 acl 4'",
+    ] {
+        let text = imported(&format!("pen {lists} {ends}"));
+        assert!(pool(&text).is_none(), "{text}");
+        tells(
+            &text,
+            &["says which clients a server takes, beside what client_acl says"],
+        );
+    }
+    let text = imported(&format!(
+        "pen -O 'dsr_if lo' -O 'acl 4 deny 203.0.113.9' -O 'server 5 address 192.0.2.5 acl 4' {ends}"
+    ));
+    assert!(pool(&text).is_some(), "{text}");
+    tells(
+        &text,
+        &["not carried over: acl 4, 1 entry: with dsr_if Pen asks tarpit_acl alone"],
+    );
+
+    // Lists that nothing names, and numbers that there are not.
+    let text = imported(&format!(
+        "pen -O 'acl 7 deny 203.0.113.9' -O 'acl 7 permit x' -O 'client_acl 12' -O client_acl -O tarpit_acl {ends}"
+    ));
+    assert!(pool(&text).unwrap().get("acl").is_none(), "{text}");
+    tells(
+        &text,
+        &[
+            "not carried over: acl 7, 2 entries: neither client_acl, nor tarpit_acl, nor a server has it",
+            "client_acl 12: changed: access lists have the numbers 0 to 9: Pen takes list 0",
+            "client_acl: nothing to do: it asks a running Pen",
+            "tarpit_acl: nothing to do: it asks a running Pen",
+        ],
+    );
+
+    // A tarpit of half a list would hold addresses that Pen leaves alone.
+    let text = imported(&format!(
+        "pen -O 'dsr_if lo' -O 'acl 1 deny 192.0.2.300' -O 'acl 1 permit 192.0.2.0 255.255.255.0' -O 'tarpit_acl 1' {ends}"
+    ));
+    assert!(settings(&text).get("tarpit").is_none(), "{text}");
+    tells(
+        &text,
+        &["asked: tarpit_acl 1: 1 of its entries could not be taken over"],
+    );
+}
+
 /// Text that would be TOML, or steer a terminal, is a comment, and stays on its line.
 #[test]
 fn hostile_text_becomes_no_setting() {
@@ -412,10 +597,18 @@ fn command_lines_in_any_order_become_what_check_accepts() {
         (state >> 33) as usize % below
     };
     let mut pools = 0;
+    let mut errors = 0;
     for _ in 0..60 {
         let words: Vec<_> = (0..2 + any(9)).map(|_| WORDS[any(WORDS.len())]).collect();
-        let text = imported(&format!("pen {}", words.join(" ")));
+        let typed = format!("pen {}", words.join(" "));
+        let has_listen = words.iter().any(|word| !word.starts_with('-'));
+        if !has_listen || import(&typed).status.code() == Some(2) {
+            refused(&typed, "nothing makes a pool of it: ");
+            errors += 1;
+            continue;
+        }
+        let text = imported(&typed);
         pools += usize::from(settings(&text).contains_key("pool"));
     }
-    assert!(pools > 5, "{pools}");
+    assert!(pools > 5 && errors > 0, "{pools} {errors}");
 }

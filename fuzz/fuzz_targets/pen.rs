@@ -15,9 +15,18 @@ fuzz_target!(|text: &str| {
         pen::command_line(text, &read),
         pen::file("pen.cfg", text, &read),
     ] {
-        let Ok(made) = made else { continue };
+        let Ok(pen::Imported {
+            text: made,
+            incomplete,
+        }) = made
+        else {
+            continue;
+        };
         let table: Result<toml::Table, _> = made.parse();
         assert!(table.is_ok(), "{table:?}\n{made}");
+        // Without a pool in force it says why.
+        let has_pool = table.is_ok_and(|table| table.contains_key("pool"));
+        assert_eq!(has_pool, incomplete.is_none(), "{incomplete:?}\n{made}");
         assert!(
             !made.contains(|c: char| c.is_control() && c != '\n'),
             "{made:?}"

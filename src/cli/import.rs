@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use weir_import::{daf, ipt_geofence, opensnitch, pen};
 
 use super::{Common, ExitAnswer, show};
@@ -50,7 +50,8 @@ pub enum Verb {
     ///
     /// Prints [balance], [pool.pen] and [tarpit], with a comment for each thing
     /// that changes, is asked back, or is not carried over, and the word or
-    /// line where it was typed. Files that -F and include name are read.
+    /// line where it was typed. Files that -F and include name are read. Exit code 1 if
+    /// the pool has to be completed and is printed as a comment, 2 if nothing makes one.
     ///
     /// weir import pen 'pen -df -O "dsr_if eth1" 192.0.2.10:80 192.0.2.2 192.0.2.3'
     Pen(PenArgs),
@@ -100,6 +101,7 @@ pub struct Args {
 const MAX_FILE: u64 = 64 << 20;
 
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
+    let mut is_whole = true;
     let printed = match verb {
         Verb::Fail2ban {
             path, bans: true, ..
@@ -109,7 +111,14 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
             return fail2ban::run(&path.clone().unwrap_or_else(usual), *dry_run);
         }
         Verb::IptGeofence(args) => from_ipt_geofence(args)?,
-        Verb::Pen(args) => from_pen(&args.typed)?,
+        Verb::Pen(args) => {
+            let pen::Imported { text, incomplete } = from_pen(&args.typed)?;
+            if let Some(why) = incomplete {
+                is_whole = false;
+                super::complain(&anyhow!("[pool.pen] is printed as a comment: {why}"));
+            }
+            text
+        }
         Verb::Daf { file } => daf::configuration(&file.display().to_string(), &read(file)?)
             .with_context(|| format!("reading {}", file.display()))?,
         Verb::OpenSnitch { path } => from_opensnitch(path)?,
@@ -117,7 +126,10 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     for line in printed.lines() {
         show::line(line)?;
     }
-    Ok(ExitAnswer::Done)
+    Ok(match is_whole {
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
+    })
 }
 
 fn from_ipt_geofence(args: &Args) -> anyhow::Result<String> {
@@ -129,7 +141,7 @@ fn from_ipt_geofence(args: &Args) -> anyhow::Result<String> {
     })
 }
 
-fn from_pen(typed: &str) -> anyhow::Result<String> {
+fn from_pen(typed: &str) -> anyhow::Result<pen::Imported> {
     let named = |name: &str| read(Path::new(name)).map_err(|error| format!("{error:#}"));
     let file = Path::new(typed);
     if file.is_file() {

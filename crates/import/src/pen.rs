@@ -5,6 +5,7 @@
 
 mod acl;
 mod commands;
+mod lists;
 mod options;
 mod server;
 mod write;
@@ -31,6 +32,8 @@ type Place = String;
 #[derive(Default)]
 struct Pen {
     listen: Option<Listen>,
+    /// Why what was typed as the address is none.
+    no_listen: Option<String>,
     servers: BTreeMap<usize, Server>,
     is_udp: bool,
     interface: Option<String>,
@@ -135,20 +138,45 @@ impl Pen {
     }
 }
 
+/// What Pen's configuration becomes.
+pub struct Imported {
+    /// The text of a weir.toml.
+    pub text: String,
+    /// Why its pool is a comment, and serves nobody until somebody completes it.
+    pub incomplete: Option<String>,
+}
+
 /// Of a command line such as `pen -df -O "dsr_if eth1" 192.0.2.10:80 192.0.2.2`. The
 /// files that it names are read by `read`.
-pub fn command_line(text: &str, read: &Read<'_>) -> Result<String, Error> {
+///
+/// # Errors
+/// It cannot be read, or nothing in it makes a pool.
+pub fn command_line(text: &str, read: &Read<'_>) -> Result<Imported, Error> {
     let Some(words) = shlex::split(text) else {
         return Err(Error("a quotation mark in it has no second one".to_owned()));
     };
     let mut pen = Pen::default();
     pen.read_options(&words, read)?;
-    Ok(write::configuration(pen))
+    let why = "no word of it is the address and port at which Pen listens, as in pen 192.0.2.10:80 192.0.2.2 192.0.2.3";
+    imported(pen, why)
 }
 
 /// Of a file of commands, as `-F` names it and `penctl write` writes it.
-pub fn file(name: &str, text: &str, read: &Read<'_>) -> Result<String, Error> {
+///
+/// # Errors
+/// It cannot be read, or nothing in it makes a pool.
+pub fn file(name: &str, text: &str, read: &Read<'_>) -> Result<Imported, Error> {
     let mut pen = Pen::default();
     pen.read_file(name, text, read, 0)?;
+    let why = "no `listen` in it has the address and port at which Pen listens; where Pen's command line has them, import that one: weir import pen 'pen -F FILE 192.0.2.10:80'";
+    imported(pen, why)
+}
+
+/// `why` nothing makes a pool, where nobody has tried to say where Pen listens.
+fn imported(pen: Pen, why: &str) -> Result<Imported, Error> {
+    if pen.listen.is_none() {
+        let why = pen.no_listen.as_deref().unwrap_or(why);
+        return Err(Error(format!("nothing makes a pool of it: {why}")));
+    }
     Ok(write::configuration(pen))
 }

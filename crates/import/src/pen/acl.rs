@@ -5,12 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_core::{Prefix, PrefixSet, geo::Country};
 
+use super::Place;
+
 /// More entries in one list are not taken: their differences would take long.
 const MAX_ENTRIES: usize = 256;
 
 #[derive(Default, Clone)]
 pub(super) struct Acl {
     entries: Vec<Entry>,
+    /// Entries that were typed and are not among those: their number, and where the first
+    /// one stands.
+    lost: Option<(usize, Place)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,13 +75,31 @@ fn v4(addr: &str, mask: &str) -> Result<Prefix, String> {
 }
 
 impl Acl {
-    /// False: there are too many already.
-    pub(super) fn push(&mut self, entry: Entry) -> bool {
+    /// False: there are too many already, and it counts as lost.
+    pub(super) fn push(&mut self, place: &str, entry: Entry) -> bool {
         let has_room = self.entries.len() < MAX_ENTRIES;
-        if has_room {
-            self.entries.push(entry);
+        match has_room {
+            true => self.entries.push(entry),
+            false => self.lose(place),
         }
         has_room
+    }
+
+    /// Counts an entry that cannot be taken over.
+    pub(super) fn lose(&mut self, place: &str) {
+        let (count, _) = self.lost.get_or_insert_with(|| (0, place.to_owned()));
+        *count += 1;
+    }
+
+    /// Entries that could not be taken over: their number, and where the first one stands.
+    pub(super) fn lost(&self) -> Option<(usize, &str)> {
+        let (count, first) = self.lost.as_ref()?;
+        Some((*count, first))
+    }
+
+    /// Entries that were typed, taken over or not.
+    pub(super) fn typed(&self) -> usize {
+        self.entries.len() + self.lost.as_ref().map_or(0, |(count, _)| *count)
     }
 
     /// What becomes of an address that no entry matches.
@@ -177,7 +200,7 @@ mod tests {
         let mut acl = Acl::default();
         for line in lines.split(", ") {
             let words: Vec<&str> = line.split(' ').collect();
-            assert!(acl.push(Entry::parse(&words).unwrap()), "{line}");
+            assert!(acl.push(line, Entry::parse(&words).unwrap()), "{line}");
         }
         acl
     }
@@ -247,7 +270,10 @@ mod tests {
         }
         let mut full = acl("deny 192.0.2.1");
         let entry = full.entries[0];
-        while full.push(entry) {}
+        while full.push("line 257", entry) {}
+        full.lose("line 258");
         assert_eq!(full.entries.len(), MAX_ENTRIES);
+        assert_eq!(full.lost(), Some((2, "line 257")));
+        assert_eq!(full.typed(), MAX_ENTRIES + 2);
     }
 }

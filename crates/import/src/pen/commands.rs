@@ -156,11 +156,18 @@ impl Pen {
                 self.remark_by_kind(place, proxy_setting(OWN_ADDRESS));
             }
             ["acl", number, rest @ ..] => self.acl_entry(place, number, rest),
-            [name @ ("client_acl" | "tarpit_acl"), rest @ ..] => {
-                match list_number(rest.first().unwrap_or(&"0")) {
-                    Some(number) if *name == "client_acl" => self.client_acl = Some(number),
-                    Some(number) => self.tarpit_acl = Some(number),
-                    None => self.no_list(place),
+            ["tarpit_acl", "-1"] => self.tarpit_acl = None,
+            [name @ ("client_acl" | "tarpit_acl"), number, ..] => {
+                let number = list_number(number).unwrap_or_else(|| {
+                    self.remark(
+                        place,
+                        "changed: access lists have the numbers 0 to 9: Pen takes list 0, and so does this",
+                    );
+                    0
+                });
+                match *name {
+                    "client_acl" => self.client_acl = Some(number),
+                    _ => self.tarpit_acl = Some(number),
                 }
             }
             ["dsr_if", name] => match is_interface(name) {
@@ -171,7 +178,10 @@ impl Pen {
                 name @ ("blacklist" | "timeout" | "idle_timeout" | "conn_max"),
                 value,
             ] => self.number(place, name, value),
-            ["blacklist" | "timeout" | "idle_timeout" | "conn_max" | "listen"] => {
+            [
+                "blacklist" | "timeout" | "idle_timeout" | "conn_max" | "listen" | "client_acl"
+                | "tarpit_acl",
+            ] => {
                 self.remark(place, "nothing to do: it asks a running Pen");
             }
             ["listen", at] => self.listen_at(place, at),
@@ -234,12 +244,15 @@ impl Pen {
         };
         match Entry::parse(rest) {
             Ok(entry) => {
-                if !self.acls[number].push(entry) {
+                if !self.acls[number].push(place, entry) {
                     let text = "not carried over: the list has more entries than are taken";
                     self.remark(&format!("acl {number}"), text);
                 }
             }
-            Err(why) => self.remark(place, &why),
+            Err(why) => {
+                self.acls[number].lose(place);
+                self.remark(place, &why);
+            }
         }
     }
 
@@ -284,9 +297,9 @@ impl Pen {
                     }
                 },
                 "acl" => {
-                    // List 0 is what every server has, and empty unless somebody fills it.
-                    if value != "0" {
-                        self.remark(place, "not carried over: an access list of one server: weir has one for a pool at most");
+                    match list_number(value) {
+                        Some(number) => server.acl = number,
+                        None => self.no_list(place),
                     }
                     continue;
                 }

@@ -172,10 +172,9 @@ impl Pen {
     /// `[host:]port`, or a path.
     pub(super) fn listen_at(&mut self, place: &str, word: &str) {
         if word.starts_with('/') {
-            self.remark(
-                place,
-                &format!("not carried over: {word} is a Unix socket; weir serves addresses"),
-            );
+            let text = "is a Unix socket; weir serves addresses";
+            self.remark(place, &format!("not carried over: {word} {text}"));
+            self.no_listen = Some(format!("{place}: {word} {text}"));
             return;
         }
         let (host, port) = match split_host(word) {
@@ -190,10 +189,11 @@ impl Pen {
                     port,
                 });
             }
-            Err(_) => self.remark(
-                place,
-                &format!("asked: {word}: which port is that? weir wants its number"),
-            ),
+            Err(_) => {
+                let text = format!("{word}: which port is that? weir wants its number");
+                self.remark(place, &format!("asked: {text}"));
+                self.no_listen = Some(format!("{place}: {text}"));
+            }
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Server {
     pub(super) hard: u64,
     pub(super) weight: u64,
     pub(super) prio: u64,
+    /// The access list with the clients that it takes; 0 unless Pen is told of another.
+    pub(super) acl: usize,
 }
 
 impl Server {
@@ -49,6 +51,7 @@ impl Server {
             hard: next(u64::MAX),
             weight: next(u64::MAX),
             prio: next(u64::MAX),
+            acl: 0,
         };
         wrong.extend(fields.map(str::to_owned));
         (server, wrong)

@@ -5,24 +5,23 @@ use std::net::IpAddr;
 use toml::{Table, Value};
 use weir_core::Prefix;
 
-use super::{Listen, Pen, Said, Server, server::unicast};
+use super::{Imported, Listen, Pen, Said, Server, lists, server::unicast};
 use crate::Toml;
 
 /// The name of the pool.
 const POOL: &str = "pen";
 /// The most that `weight`, `rise`, `timeout` and `connect_timeout`, `idle_timeout` and
-/// `max_connections` take, prefixes of `addresses`, and rules of `acl`.
+/// `max_connections` take, and prefixes of `addresses`.
 const MAX_WEIGHT: u64 = 1000;
 const MAX_RISE: u64 = 100;
 const MAX_TIMEOUT: u64 = 60;
 const MAX_IDLE: u64 = 86_400;
 const MAX_CONNECTIONS: u64 = 1_000_000;
 const MAX_PREFIXES: usize = 256;
-const MAX_RULES: usize = 64;
 /// How often weir asks the servers whether they live.
 const INTERVAL: u64 = 2;
 
-pub(super) fn configuration(mut pen: Pen) -> String {
+pub(super) fn configuration(mut pen: Pen) -> Imported {
     let mut toml = Toml::default();
     toml.line(
         "# Made by `weir import pen`. Comments say what changes, what is asked back because Pen's",
@@ -54,9 +53,15 @@ pub(super) fn configuration(mut pen: Pen) -> String {
     }
     let vip = pen.listen.as_ref().and_then(|listen| unicast(&listen.host));
     let reals = reals(&pen, vip, &mut toml);
-    pool(&pen, vip, &reals, &mut toml);
+    for remark in lists::remarks(&pen) {
+        toml.note(&remark);
+    }
+    let incomplete = pool(&pen, vip, &reals, &mut toml);
     tarpit(&pen, vip, &reals, &mut toml);
-    toml.finish()
+    Imported {
+        text: toml.finish(),
+        incomplete,
+    }
 }
 
 /// The servers that weir can send to.
@@ -98,36 +103,32 @@ fn reals<'a>(pen: &'a Pen, vip: Option<IpAddr>, toml: &mut Toml) -> Vec<(IpAddr,
     reals
 }
 
-fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut Toml) {
+/// Writes the pool; the result says why it is there as a comment only.
+fn pool(
+    pen: &Pen,
+    vip: Option<IpAddr>,
+    reals: &[(IpAddr, &Server)],
+    toml: &mut Toml,
+) -> Option<String> {
     toml.line("");
-    let Some(listen) = &pen.listen else {
-        toml.note("asked: where does Pen listen? Neither the command line nor a `listen` says it: no pool is made.");
-        return;
-    };
+    let listen = pen.listen.as_ref()?;
     let is_proxy = pen.is_proxy();
-    let rules = pen
-        .client_acl
-        .map_or(0, |number| pen.acls[number].rules().len());
-    // Without its list the pool would serve those whom Pen denies.
-    let whole = vip.is_some() && !reals.is_empty() && rules <= MAX_RULES;
-    if !whole {
-        let why = match vip {
-            None if listen.host.is_empty() => format!(
-                "{}: Pen listens at all addresses of this host; at which one does the pool serve? Complete this and take the # away:",
-                listen.place
-            ),
-            None => format!(
-                "{}: {:?} is not the address of one host, and clients need one that is for the pool alone. Complete this and take the # away:",
-                listen.place, listen.host
-            ),
-            Some(_) if reals.is_empty() => {
-                "no server is left. Complete this and take the # away:".to_owned()
-            }
-            Some(_) => format!(
-                "client_acl has {rules} entries, and `acl` takes {MAX_RULES}: put the prefixes into the file of a [list.NAME], name that in `acl` with `acl_default`, and take the # away:"
-            ),
-        };
-        toml.note(&format!("asked: {why}"));
+    let incomplete = match vip {
+        None if listen.host.is_empty() => Some(format!(
+            "{}: Pen listens at all addresses of this host; at which one does the pool serve?",
+            listen.place
+        )),
+        None => Some(format!(
+            "{}: {:?} is not the address of one host, and clients need one that is for the pool alone.",
+            listen.place, listen.host
+        )),
+        Some(_) if reals.is_empty() => Some("no server is left.".to_owned()),
+        // Without its list the pool would serve those whom Pen denies.
+        Some(_) => lists::obstacle(pen),
+    };
+    let whole = incomplete.is_none();
+    if let Some(why) = &incomplete {
+        toml.note(&format!("asked: {why} Complete this and take the # away:"));
     }
     if whole && !is_proxy {
         toml.note("changed: Pen answers ARP for its address whoever else has it; `announce` adds it to the interface once nobody has, and announces it.");
@@ -176,12 +177,12 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
     settings.extend(access(pen));
     settings.push(("check", check(pen, listen).into()));
     table(&format!("pool.{POOL}"), settings);
-    if !whole {
-        return;
+    if whole {
+        for text in differences(pen, listen, vip, reals) {
+            toml.note(&text);
+        }
     }
-    for text in differences(pen, listen, vip, reals) {
-        toml.note(&text);
-    }
+    incomplete
 }
 
 /// Which server a new connection meets. Without an option Pen's proxy sends a client to the
@@ -241,12 +242,10 @@ fn emergency<'a>(
 
 /// The list of clients as the pool's own.
 fn access(pen: &Pen) -> Vec<(&'static str, Value)> {
-    let acl = pen.client_acl.map(|number| &pen.acls[number]);
-    let rules = acl.map(|acl| acl.rules()).unwrap_or_default();
-    let Some(acl) = acl.filter(|_| (1..=MAX_RULES).contains(&rules.len())) else {
+    let Some((rules, are_others_allowed)) = lists::rules(pen) else {
         return Vec::new();
     };
-    let others = match acl.permits_others() {
+    let others = match are_others_allowed {
         true => "allow",
         false => "deny",
     };
@@ -395,18 +394,6 @@ fn differences(
             None => format!("asked: {}: the emergency server {:?}: which address is that? weir wants that of one host that is no other server, as `emergency` of the pool.", server.place, server.host),
         });
     }
-    if let Some(number) = pen.client_acl {
-        let rules = pen.acls[number].rules().len();
-        let others = match pen.acls[number].permits_others() {
-            true => "permits",
-            false => "denies",
-        };
-        told.push(match rules {
-            0 => format!("nothing to do: client_acl {number}: the list is empty and permits everybody."),
-            1..=MAX_RULES => format!("changed: client_acl {number} is `acl` of the pool; clients that no entry names it {others}, the opposite of its last entry, and here `acl_default` says so."),
-_ => return told,
-        });
-    }
     told
 }
 
@@ -418,6 +405,10 @@ fn tarpit(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mu
     toml.line("");
     if pen.interface.is_none() || pen.is_udp {
         toml.note("not carried over: tarpit_acl: Pen has tarpits only with dsr_if and for TCP.");
+        return;
+    }
+    if let Some((lost, first)) = acl.lost() {
+        toml.note(&format!("asked: tarpit_acl {number}: {lost} of its entries could not be taken over, the first at {first}. No [tarpit] is made of the others, which would hold addresses that Pen leaves alone."));
         return;
     }
     if acl.has_country() {
