@@ -18,7 +18,7 @@ use common::{
     skipped, soon,
 };
 use serde_json::Value;
-use weir_netlab::{Child, Namespace};
+use weir_netlab::{Child, Namespace, Net};
 use weir_testkit::{packet::Packet, traffic};
 use weir_vrrp::{Advertisement, Checksum, GROUP_V4, GROUP_V6, PROTOCOL};
 
@@ -312,6 +312,40 @@ fn keepalived(dir: &tempfile::TempDir, host: &Namespace, priority: u8, unicast: 
         .stdout(said.try_clone().unwrap())
         .stderr(said);
     host.spawn(command).unwrap()
+}
+
+/// What the guide sets beside weir's own: keepalived takes it, and would not take any text.
+#[test]
+fn root_the_guides_configuration_of_keepalived_is_one() {
+    if skipped(&["keepalived", "ip"]) {
+        return;
+    }
+    let net = Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    host.ip(&[
+        "link add eth0 type bridge forward_delay 0".into(),
+        "link set eth0 up".into(),
+        "address add 198.51.100.2/24 dev eth0".into(),
+    ])
+    .unwrap();
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/ipvs.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (_, block) = guide.split_once("```conf\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keepalived.conf");
+    let takes = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new("/usr/sbin/keepalived");
+        command.args(["--log-console", "--config-test", "--use-file"]);
+        command.arg(&file);
+        let output = host.enter(move || command.output()).unwrap().unwrap();
+        (output.status.success(), format!("{output:?}"))
+    };
+    let (is_taken, said) = takes(block);
+    assert!(is_taken, "{said}");
+    let (is_taken, said) = takes(&block.replace("lb_algo", "lb_aglo"));
+    assert!(!is_taken && said.contains("lb_aglo"), "{said}");
 }
 
 #[test]
