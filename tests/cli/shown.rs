@@ -566,3 +566,91 @@ fn a_file_is_checked_by_whichever_way_it_is_named() {
         assert!(script.contains(offered), "{shell}");
     }
 }
+
+/// What one mistake makes is one error, at its line, and nothing of other tables that follows
+/// from it.
+#[test]
+fn one_mistake_of_a_balancer_is_one_error() {
+    let host = Host::new();
+    let good = "interfaces = [\"lo\"]\n[balance]\ninterface = \"lo\"\n[pool.web]\n\
+                vip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [\"80/tcp\"]\n\
+                reals = [{ address = \"198.51.100.11\" }]\ncheck = { http = \"/healthz\" }\n\
+                [vrrp.edge]\nid = 51\npools = [\"web\"]\npeers = [\"198.51.100.3\", \"fe80::3\"]\n";
+    let file = host.path("one.toml");
+    let check = |text: &str| -> Answer {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new(super::WEIR);
+        command.arg("check").arg(&file).output().unwrap().into()
+    };
+    let sound = check(good);
+    assert_eq!(sound.code, 0, "{}", sound.out);
+    for (from, to, line, told) in [
+        ("[pool.web]", "[pool]", 4, "[pool] has no name"),
+        ("[vrrp.edge]", "[vrrp]", 9, "[vrrp] has no name"),
+        (
+            "[pool.web]",
+            "[[pool.web]]",
+            4,
+            "pool.web is a list; allowed: a table",
+        ),
+        (
+            "id = 51",
+            "id = 256",
+            10,
+            "id in [vrrp.edge] is 256; allowed: a whole number 1-255",
+        ),
+        ("id = 51", "id = \"51\"", 10, "id in [vrrp.edge] is \"51\""),
+        ("id = 51\n", "", 9, "id is missing in [vrrp.edge]"),
+        (
+            "interface = \"lo\"",
+            "interface = 1",
+            3,
+            "interface in [balance] is 1",
+        ),
+        (
+            "{ address = \"198.51.100.11\" }",
+            "{ address = 1 }",
+            7,
+            "address in [pool.web.reals] is 1",
+        ),
+        (
+            "\"198.51.100.80\"",
+            "198.51.100.80",
+            5,
+            "198.51.100.80 is no value; allowed: \"198.51.100.80\"",
+        ),
+        (
+            "::80\"]",
+            "::80\"",
+            5,
+            "the list that begins here with [ is not closed",
+        ),
+        (
+            "::80\"]",
+            "::80]",
+            5,
+            "a text ends in its line; write \" before it",
+        ),
+        ("ports =", "ports", 6, "is no setting; write KEY = VALUE"),
+        (
+            "[pool.web]",
+            "[pool.web",
+            4,
+            "[pool.web is no head of a table",
+        ),
+        (
+            "11\" }]",
+            "11\" ]",
+            7,
+            "the table that begins here with { is not closed",
+        ),
+    ] {
+        let answer = check(&good.replacen(from, to, 1));
+        assert_eq!(answer.code, 2, "{to}: {}", answer.out);
+        let errors: Vec<_> = answer.out.lines().collect();
+        assert_eq!(errors.len(), 1, "{to}: {}", answer.out);
+        let place = format!("{}:{line}: ", file.display());
+        assert!(errors[0].starts_with(&place), "{to}: {}", answer.out);
+        assert!(errors[0].contains(told), "{to}: {}", answer.out);
+    }
+}

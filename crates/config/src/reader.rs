@@ -2,8 +2,10 @@
 //! that each mistake is named with its line, its key and what is allowed
 //! there, and all of them at once. What the keys mean is for whoever asks for them.
 
+mod syntax;
+
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     fmt,
     ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
@@ -78,8 +80,10 @@ pub type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
 pub struct Document<'i> {
     files: &'i [Part],
     errors: RefCell<Vec<ConfigError>>,
-    /// Whether the head of a table is broken, so that its keys stand in another one.
-    is_torn: Cell<bool>,
+    /// Mistakes after which a file says nothing that could be relied on.
+    syntax_errors: RefCell<Vec<ConfigError>>,
+    /// Tables of tables of which some could not be read.
+    unread: RefCell<Vec<String>>,
 }
 
 /// A file: its name, its text, and the table that it stands for.
@@ -128,23 +132,27 @@ impl<'i> Document<'i> {
         Self {
             files,
             errors: RefCell::default(),
-            is_torn: Cell::new(false),
+            syntax_errors: RefCell::default(),
+            unread: RefCell::default(),
         }
     }
 
-    /// The top of the document; syntax errors are noted and the rest is read.
+    /// The top of the document. After a mistake of syntax nothing else is reported, because
+    /// what a file says is known only once it can be parsed.
     pub fn root<'d>(&'d self) -> Section<'d, 'i> {
         let mut root = DeTable::new();
         for part in self.files {
             let (table, errors) = DeTable::parse_recoverable(&part.text);
-            for error in errors {
-                let span = error.span().unwrap_or_default();
-                let at = span.start + part.begins;
-                let there = part.text.get(span).unwrap_or_default();
-                let message = syntax_error(error.message(), there);
-                self.is_torn
-                    .set(self.is_torn.get() || message.starts_with("unclosed table"));
-                self.error(self.line(at..at), message);
+            let found = errors.into_iter();
+            let found = found.map(|e| (e.span().unwrap_or_default(), e.message().to_owned()));
+            for error in syntax::mistakes(&part.text, found.collect()) {
+                let at = error.at + part.begins;
+                let into = match error.is_harmless {
+                    true => &self.errors,
+                    false => &self.syntax_errors,
+                };
+                into.borrow_mut()
+                    .push(mistake(self.line(at..at), &error.message));
             }
             let mut table = moved_table(table.into_inner(), part.begins);
             if let Some((kind, name)) = &part.table {
@@ -165,6 +173,7 @@ impl<'i> Document<'i> {
             line: 1,
             table: root,
             known: Vec::new(),
+            written: Vec::new(),
         }
     }
 
@@ -215,6 +224,13 @@ impl<'i> Document<'i> {
         part.line + before.iter().filter(|b| **b == b'\n').count()
     }
 
+    /// Whether a line is the head of a table, `[NAME]`.
+    fn is_head(&self, line: usize) -> bool {
+        let part = self.part(|part| part.line <= line);
+        let text = part.text.lines().nth(line.saturating_sub(part.line));
+        text.is_some_and(|text| text.trim_start().starts_with('['))
+    }
+
     /// The last file of which this holds; it holds of the first.
     fn part(&self, holds: impl Fn(&Part) -> bool) -> &'i Part {
         let last = self.files.iter().rev().find(|part| holds(part));
@@ -244,16 +260,16 @@ impl<'i> Document<'i> {
 
     /// Notes a mistake; what a message quotes of the files is escaped, so that it is one line.
     pub fn error(&self, line: usize, message: impl Into<String>) {
-        self.errors.borrow_mut().push(ConfigError {
-            file: PathBuf::new(),
-            line,
-            message: escape(&message.into()),
-        });
+        let error = mistake(line, &message.into());
+        self.errors.borrow_mut().push(error);
     }
 
     /// The result, unless something was wrong.
     pub fn finish<T>(self, value: T) -> Result<T, ConfigErrors> {
-        let mut errors = self.errors.take();
+        let mut errors = self.syntax_errors.take();
+        if errors.is_empty() {
+            errors = self.errors.take();
+        }
         if errors.is_empty() {
             return Ok(value);
         }
@@ -267,6 +283,14 @@ impl<'i> Document<'i> {
             (error.file, error.line) = (file.to_owned(), line);
         }
         Err(ConfigErrors(errors))
+    }
+}
+
+fn mistake(line: usize, message: &str) -> ConfigError {
+    ConfigError {
+        file: PathBuf::new(),
+        line,
+        message: escape(message),
     }
 }
 
@@ -301,6 +325,8 @@ pub struct Section<'d, 'i> {
     line: usize,
     table: DeTable<'i>,
     known: Vec<&'static str>,
+    /// Of the known keys those that were there.
+    written: Vec<&'static str>,
 }
 
 impl<'d, 'i> Section<'d, 'i> {
@@ -347,6 +373,7 @@ impl<'d, 'i> Section<'d, 'i> {
     fn take(&mut self, key: &'static str) -> Option<At<Spanned<DeValue<'i>>>> {
         self.known.push(key);
         let value = self.table.remove(key)?;
+        self.written.push(key);
         let line = self.document.line(value.span());
         Some(At { value, line })
     }
@@ -365,6 +392,18 @@ impl<'d, 'i> Section<'d, 'i> {
     /// Was this key written, and not asked for yet?
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// Was this key written, whatever its value is, and asked for by now or not?
+    pub fn is_written(&self, key: &str) -> bool {
+        self.has(key) || self.written.contains(&key)
+    }
+
+    /// Could some tables of this kind, such as `pool`, not be read? Then nobody knows
+    /// which there are.
+    pub fn is_unread(&self, kind: &str) -> bool {
+        let unread = self.document.unread.borrow();
+        unread.iter().any(|name| name == kind)
     }
 
     /// Is the key there, and a text? It stays unread.
@@ -582,25 +621,48 @@ impl<'d, 'i> Section<'d, 'i> {
         let Some(section) = self.section(key) else {
             return Vec::new();
         };
+        let document = section.document;
+        // Whoever forgets the name has the keys of a table where tables should be.
+        let is_head = |name: &Spanned<_>| document.is_head(document.line(name.span()));
+        let mut entries = section.table.iter();
+        let is_nameless = document.is_head(section.line)
+            && entries.any(|(name, value)| !value.get_ref().is_table() && !is_head(name));
+        if is_nameless {
+            document.error(
+                section.line,
+                format!(
+                    "[{of}] has no name, and the keys below it belong to a table with one; write [{of}.NAME], with a name of your choice",
+                    of = section.name
+                ),
+            );
+            document.unread.borrow_mut().push(section.name.clone());
+        }
         let mut named = Vec::new();
         for (name, value) in section.table {
-            let line = section.document.line(name.span());
+            if is_nameless && !is_head(&name) {
+                continue;
+            }
+            let line = document.line(name.span());
             let full = format!("{}.{}", section.name, name.get_ref());
             match value.into_inner() {
                 DeValue::Table(table) => named.push((
                     name.into_inner().into_owned(),
                     Section {
-                        document: section.document,
+                        document,
                         name: full,
                         line,
                         table,
                         known: Vec::new(),
+                        written: Vec::new(),
                     },
                 )),
-                other => section.document.error(
-                    line,
-                    format!("{full} is {}; allowed: a table [{full}]", describe(&other)),
-                ),
+                other => {
+                    document.unread.borrow_mut().push(section.name.clone());
+                    document.error(
+                        line,
+                        format!("{full} is {}; allowed: a table [{full}]", describe(&other)),
+                    );
+                }
             }
         }
         named.sort_by_key(|(_, section)| section.line);
@@ -655,6 +717,7 @@ impl<'d, 'i> Section<'d, 'i> {
                 line,
                 table,
                 known: Vec::new(),
+                written: Vec::new(),
             }),
             other => {
                 self.mistyped(line, key, &other, &format!("a table [{name}]"));
@@ -670,9 +733,6 @@ impl<'d, 'i> Section<'d, 'i> {
 
     /// Reports the keys that nobody asked for.
     pub fn finish(self) {
-        if self.document.is_torn.get() {
-            return;
-        }
         for (key, _) in &self.table {
             self.error(
                 self.document.line(key.span()),
@@ -691,18 +751,6 @@ impl<'d, 'i> Section<'d, 'i> {
             );
         }
     }
-}
-
-/// A message of the TOML parser's about the text `there`, in one line.
-fn syntax_error(message: &str, there: &str) -> String {
-    let there: String = there.chars().take(64).collect();
-    if message.starts_with("duplicate key") {
-        return format!("{there} is there already; allowed: once");
-    }
-    if message.starts_with("string values must be quoted") {
-        return format!("{there} is no value; allowed: \"{there}\", a number, true, false");
-    }
-    message.replace('\n', ", ")
 }
 
 fn describe(value: &DeValue<'_>) -> String {

@@ -253,7 +253,7 @@ fn a_mistake_has_its_line_its_key_and_what_is_allowed() {
         assert_eq!(said, format!("{MAIN}:2: {named}"));
     }
     // A key of somebody's makes no line of its own, and steers no terminal.
-    let said = mistakes("[t]\n\"a\\n\\u001b[2J\" = 1\n", |root| {
+    let said = mistakes("\nt.\"a\\n\\u001b[2J\" = 1\n", |root| {
         assert!(root.named_sections("t").is_empty());
     });
     let shown = r"t.a\n\u{1b}[2J is 1; allowed: a table [t.a\n\u{1b}[2J]";
@@ -415,20 +415,174 @@ fn what_two_files_say_is_refused_with_both_places() {
 }
 
 #[test]
-fn syntax_errors_are_said_in_the_words_of_the_file() {
-    for (text, wanted) in [
+fn a_mistake_of_syntax_is_one_error_where_it_was_made() {
+    const LIST: &str = "the list that begins here with [ is not closed; write ] at its end";
+    const TABLE: &str = "the table that begins here with { is not closed; write } at its end";
+    const SETTING: &str = "is no setting; write KEY = VALUE, a table as [NAME], a comment behind #";
+    const MORE: &str =
+        "is more than a setting; write one KEY = VALUE in a line, without a sign behind it";
+    const COMMA: &str =
+        "no comma between two parts of a list or table; write [A, B], { A = 1, B = 2 }";
+    const HEAD: &str = "is no head of a table; write [NAME], with \" around a name that has other signs than letters, digits, - and _";
+    let text = |value: &str| {
+        let bare = value.trim_matches('"');
+        format!("{value} is no value; allowed: \"{bare}\" if it is a text, a number")
+    };
+    let all = [
         (
-            "flag = yes\n",
-            "1: yes is no value; allowed: \"yes\", a number, true, false",
+            "flag = yes",
+            1,
+            "yes is no value; allowed: \"yes\", a number, true, false".to_owned(),
         ),
-        ("a = 1\na = 2\n", "2: a is there already; allowed: once"),
+        (
+            "flag = True",
+            1,
+            "True is no value; allowed: true, false".to_owned(),
+        ),
+        (
+            "flag =\n\n",
+            1,
+            "a value is missing; write KEY = VALUE".to_owned(),
+        ),
+        (
+            "a = 1s",
+            1,
+            "1s is no value; allowed: \"1s\", a number, true, false".to_owned(),
+        ),
+        ("# c\nv = [192.0.2.1]", 2, text("192.0.2.1")),
+        ("v = [192.0.2.0/24]", 1, text("192.0.2.0/24")),
+        ("v = [fe80::2]", 1, text("fe80::2")),
+        ("v = [192.0.2.1\"]", 1, text("192.0.2.1\"")),
+        (
+            "v = [“192.0.2.1”]",
+            1,
+            "“192.0.2.1” has quotation marks of typography; write \" in their place".to_owned(),
+        ),
+        (
+            "v = [\"192.0.2.1]\nw = 2",
+            1,
+            "a text ends in its line; write \" before it and behind it".to_owned(),
+        ),
+        // What an earlier line lacks is found later.
+        ("a = 1\nv = [\"x\"\nw = 2\nx = 3", 2, LIST.to_owned()),
+        ("v = [\"x\", '[', # [\n\nw = 2", 1, LIST.to_owned()),
+        ("v = [\n  \"x\",\n\n[t]\nw = 2", 1, LIST.to_owned()),
+        ("a = \"\"\"[\n\"\"\"\nv = [\"x\"", 3, LIST.to_owned()),
+        ("v = [{ a = 1 ]\nw = [{ a = 2 }]", 1, TABLE.to_owned()),
+        ("v = { a = 1\nw = 2", 1, TABLE.to_owned()),
+        ("v = [\"a\" \"b\"]", 1, COMMA.to_owned()),
+        ("v = [\n{ a = 1 }\n{ a = 2 }\n]", 3, COMMA.to_owned()),
+        (
+            "ports [\"80/tcp\"]\nw = 2",
+            1,
+            format!("ports [\"80/tcp\"] {SETTING}"),
+        ),
+        ("// why\nw = 2", 1, format!("// why {SETTING}")),
+        ("t:\n  a: b\n  c: d", 1, format!("t: {SETTING}")),
+        ("v = [];", 1, format!("v = []; {MORE}")),
+        ("v = [] b = 2", 1, format!("v = [] b = 2 {MORE}")),
+        ("a == 1", 1, format!("a == 1 {MORE}")),
         // The keys of the broken table are not called unknown ones of the file's.
-        ("[t\nmax = 3\n", "1: unclosed table, expected `]`"),
-    ] {
+        ("\n[t # why\nmax = 3", 2, format!("[t {HEAD}")),
+        ("[t.my web]\nmax = 3", 1, format!("[t.my web] {HEAD}")),
+        // Of what is there twice each is named, and a table once.
+        (
+            "a = 1\na = 2",
+            2,
+            "a is there already; allowed: once".to_owned(),
+        ),
+        (
+            "[t]\na = 1\nb = 1\n[t] # why\na = 1\nb = 1",
+            4,
+            "[t] is there already; allowed: once".to_owned(),
+        ),
+    ];
+    for (text, line, wanted) in &all {
+        for text in [format!("{text}\n"), text.replace('\n', "\r\n")] {
+            let said = mistakes(&text, |root| {
+                let _ = root.string("flag", "");
+                let _ = root.integer("a", 1..=2);
+                if let Some(mut table) = root.section("t") {
+                    let _ = (table.integer("a", 1..=2), table.integer("b", 1..=2));
+                    table.finish();
+                }
+            });
+            assert_eq!(said, format!("{MAIN}:{line}: {wanted}"), "{text}");
+        }
+    }
+    // Two that are there twice are two; with a mistake of syntax it stands alone, and what
+    // it quotes is bounded.
+    let twice = "a = 1\na = 2\nflag = \"x\"\nflag = \"y\"\n";
+    let read = |root: &mut Section<'_, '_>| {
+        let _ = (root.integer("a", 1..=2), root.string("flag", ""));
+    };
+    assert_eq!(mistakes(twice, read).lines().count(), 2);
+    let long = format!("{twice}unknown = 1\n{}\n", "x".repeat(500));
+    let said = mistakes(&long, read);
+    assert_eq!(said, format!("{MAIN}:6: {} {SETTING}", "x".repeat(64)));
+}
+
+/// The parser's spans lie anywhere, also within a sign and behind the end.
+#[test]
+fn no_text_is_too_strange_to_say_what_is_wrong() {
+    let parts = [
+        "“", "\"", "'", "[", "]", "{", "}", "=", "\n", "#", "a", "ä", "1.", "\\", "\r", ",",
+    ];
+    let mut state: u64 = 7;
+    for _ in 0..20_000 {
+        let mut text = String::new();
+        for _ in 0..12 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            text.push_str(parts[(state >> 33) as usize % parts.len()]);
+        }
+        let said = mistakes(&text, |root| drop(root.named_sections("a")));
+        assert!(
+            said.lines().all(|line| line.starts_with(MAIN)),
+            "{text:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_table_without_a_name_is_one_error() {
+    let read = |root: &mut Section<'_, '_>| {
+        for (_, mut pool) in root.named_sections("pool") {
+            let _ = pool.integer("a", 1..=9);
+            assert!(!pool.is_written("b") && pool.is_written("a"));
+            pool.finish();
+        }
+        assert!(root.is_unread("pool") && !root.is_unread("vrrp"));
+    };
+    let said = |line| {
+        format!(
+            "{MAIN}:{line}: [pool] has no name, and the keys below it belong to a table with one; write [pool.NAME], with a name of your choice"
+        )
+    };
+    let keys = "a = 1\ncheck = { b = 2 }\nlist = [1]\n";
+    assert_eq!(mistakes(&format!("[pool]\n{keys}"), read), said(1));
+    let with_another = format!("\n[pool]\n{keys}[pool.web]\na = 10\n");
+    let other = format!("{MAIN}:7: a in [pool.web] is 10; allowed: a whole number 1-9");
+    assert_eq!(
+        mistakes(&with_another, read),
+        format!("{}\n{other}", said(2))
+    );
+    // A list of tables has a name.
+    let list = mistakes("[[pool.web]]\na = 1\n", read);
+    assert_eq!(
+        list,
+        format!("{MAIN}:1: pool.web is a list; allowed: a table [pool.web]")
+    );
+    // An empty one, and tables in one line, are as they were.
+    for text in ["[pool]\n", "[pool]\nweb = { a = 1 }\n", "pool.web.a = 1\n"] {
         let said = mistakes(text, |root| {
-            let _ = root.string("flag", "");
-            let _ = root.integer("a", 1..=2);
+            for (_, mut pool) in root.named_sections("pool") {
+                assert!(pool.integer("a", 1..=9).is_some());
+                pool.finish();
+            }
+            assert!(!root.is_unread("pool"));
         });
-        assert_eq!(said, format!("{MAIN}:{wanted}"));
+        assert_eq!(said, "", "{text}");
     }
 }

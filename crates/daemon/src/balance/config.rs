@@ -289,6 +289,7 @@ pub(crate) fn read(
         let line = section.line();
         let interface = section.string("interface", NAME);
         match &interface {
+            None if section.is_written("interface") => (),
             None => section.error(
                 line,
                 format!("interface is missing in [balance]; allowed: {NAME}"),
@@ -641,6 +642,7 @@ fn reals(
             others.iter().chain(&reals),
         );
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
+            None if table.is_written("address") => (),
             None => table.error(
                 line,
                 format!("address is missing in {key} of {of}; allowed: {ADDRESS}"),

@@ -180,7 +180,7 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
     let (line, of) = (section.line(), format!("[vrrp.{name}]"));
     check_name(section, "vrrp", &name);
     let id = section.integer("id", ID);
-    if id.is_none() && !section.has("id") {
+    if id.is_none() && !section.is_written("id") {
         section.error(
             line,
             format!("id is missing in {of}; allowed: a whole number 1-255"),
@@ -191,6 +191,7 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
     let interface = match (interface, of_balance) {
         (Some(at), _) => at.value,
         (None, Some(interface)) => interface,
+        (None, None) if section.is_written("interface") => String::new(),
         (None, None) => {
             let message = format!(
                 "interface is missing in {of}; allowed: the name of an interface such as \"eth0\""
@@ -234,7 +235,8 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
         }
     }
     let [v4, v6] = [false, true].map(|is_v6| of_family(&vips, is_v6).count());
-    if vips.is_empty() || v4 > MAX_V4_ADDRESSES || v6 > MAX_V6_ADDRESSES {
+    let is_unknown = vips.is_empty() && section.is_unread("pool");
+    if !is_unknown && vips.is_empty() || v4 > MAX_V4_ADDRESSES || v6 > MAX_V6_ADDRESSES {
         section.error(
             line,
             format!(
@@ -315,6 +317,7 @@ fn pools(
                 );
                 pools.push(entry.value.clone());
             }
+            None if section.is_unread("pool") => (),
             None => {
                 let names: Vec<_> = known.map(|pool| pool.name.as_str()).collect();
                 let allowed = match names.is_empty() {
