@@ -12,7 +12,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -251,7 +251,11 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
         user_space_rows(&mut report, &wire, &args.only, &best)?;
     }
     drop(sink);
-    eprintln!("not to be had here: netmap (no such driver in Linux), IPVS (needs a module)");
+    eprintln!("not to be had: netmap (Linux has no such driver)");
+    match Path::new("/proc/net/ip_vs").exists() {
+        true => eprintln!("not measured: IPVS, which this kernel has, for want of a row"),
+        false => eprintln!("not to be had here: IPVS (probe: /proc/net/ip_vs)"),
+    }
     report.finish(args.json.as_deref())
 }
 

@@ -80,18 +80,21 @@ pub fn change(common: &Common, verb: &RealVerb) -> anyhow::Result<ExitAnswer> {
     };
     let path = format!("{}/reals/{}", path_of(&real.pool), real.address);
     let answer = common.client().post(&path, &change)?.ok()?;
-    answered(&answer, real.json, || shown(real, &answer["real"]))
+    answered(&answer, real.json, || shown_real(real, &answer["real"]))
 }
 
 fn path_of(pool: &str) -> String {
     format!("/v1/pools/{}", quote(pool).replace('/', "%2F"))
 }
 
-fn shown(real: &Real, now: &Value) -> String {
+fn shown_real(real: &Real, now: &Value) -> String {
+    shown(&real.address.to_string(), &real.pool, now)
+}
+
+fn shown(address: &str, pool: &str, now: &Value) -> String {
     format!(
-        "{} of pool {}: {}, weight {}, {}",
-        real.address,
-        weir_daemon::escape(&real.pool),
+        "{address} of pool {}: {}, weight {}, {}",
+        weir_daemon::escape(pool),
         show::text(&now["mode"]),
         now["weight"],
         show::text(&now["state"]),
@@ -134,7 +137,7 @@ fn add_real(common: &Common, real: &Real, keys: &[String]) -> anyhow::Result<Exi
             let pool = weir_daemon::escape(&real.pool);
             format!("{} of pool {pool}: added", real.address)
         }
-        now => shown(real, now),
+        now => shown_real(real, now),
     })
 }
 
@@ -147,7 +150,7 @@ fn delete_real(common: &Common, real: &Real) -> anyhow::Result<ExitAnswer> {
     })
 }
 
-/// Show the pools of servers behind virtual addresses, add or delete one
+/// Show the pools of servers behind virtual addresses, add, delete, drain or disable one
 #[derive(Subcommand)]
 pub enum Verb {
     /// Add a pool to those of the configuration, at once
@@ -167,6 +170,14 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Give all reals of a pool no new flows; those that they have stay
+    ///
+    /// For maintenance of all of them: new flows go to what the pool has for an emergency.
+    Drain(Named),
+    /// Take all reals of a pool out at once; their connections break
+    Disable(Named),
+    /// Let all reals of a pool take flows again, as their checks say
+    Enable(Named),
     /// Show the pools: what each serves, and how many of its reals live
     List {
         /// Print them as JSON, with what was added and is not in force
@@ -183,8 +194,32 @@ pub enum Verb {
     },
 }
 
+/// A pool by its name, and how to print the answer.
+#[derive(clap::Args)]
+pub struct Named {
+    /// The name of the pool
+    name: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn change_all(common: &Common, pool: &Named, mode: &str) -> anyhow::Result<ExitAnswer> {
+    let change = json!({ "mode": mode });
+    let answer = common.client().post(&path_of(&pool.name), &change)?.ok()?;
+    let lines = || {
+        let of_one = |real: &Value| shown(&show::text(&real["address"]), &pool.name, real);
+        let lines: Vec<_> = array(&answer["reals"]).iter().map(of_one).collect();
+        lines.join("\n")
+    };
+    answered(&answer, pool.json, lines)
+}
+
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
+        Verb::Drain(pool) => return change_all(common, pool, "draining"),
+        Verb::Disable(pool) => return change_all(common, pool, "disabled"),
+        Verb::Enable(pool) => return change_all(common, pool, "enabled"),
         Verb::Add(new) => {
             let answer = common.client().post("/v1/pools", &new.body()?)?.ok()?;
             return answered(&answer, new.json, || {
@@ -210,7 +245,6 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let answer = common.client().get("/v1/pools")?.ok()?;
     let pools = array(&answer["pools"]);
     match verb {
-        Verb::Add(_) | Verb::Del { .. } => (),
         Verb::List { json } => {
             match json {
                 true => show::json(&answer)?,
@@ -245,6 +279,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
                 return Ok(ExitAnswer::No);
             }
         }
+        _ => (),
     }
     Ok(ExitAnswer::Done)
 }

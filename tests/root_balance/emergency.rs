@@ -101,6 +101,64 @@ fn root_emergency_reals_serve_while_no_real_does() {
     assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
 }
 
+/// Maintenance of a whole pool: what its reals have stays, and new flows go to who stands in.
+#[test]
+fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let segment = PoolNetwork::new("tcx");
+    let emergency = format!("emergency = [{{ address = \"{}\" }}]", REAL[1]);
+    let other = format!(
+        "[pool.other]\nvip = [\"{}\"]\nports = [\"81/tcp\"]\nreals = [{{ address = \"{}\" }}]\n\
+         check = {{ port = 80, interval = \"1s\" }}\n",
+        VIP[0], REAL[0]
+    );
+    let mut weir = Weir::start(&segment.host, &(config_of(&emergency) + &other));
+    live_soon(&weir, 1);
+    let modes = |weir: &Weir| {
+        let pools = weir.json(&["pool", "list"])["pools"].clone();
+        let reals = { pools.as_array().unwrap().iter() }
+            .flat_map(|pool| pool["reals"].as_array().unwrap().clone());
+        let mode = |real: &Value| real["mode"].as_str().unwrap().to_owned();
+        reals.map(|real| mode(&real)).collect::<Vec<_>>()
+    };
+    let mut before: Vec<_> = (0..2)
+        .map(|family| {
+            let mut flow = segment.open(CLIENT[family], family).unwrap();
+            assert_eq!(flow.ask(CLIENT[family]), 0);
+            (family, flow)
+        })
+        .collect();
+    let said = weir.ask(&["pool", "drain", "web"]).done().out;
+    let told = format!("{} of pool web: draining", REAL[0]);
+    assert!(
+        said.starts_with(&told) && said.lines().count() == 1,
+        "{said}"
+    );
+    // Neither those for an emergency nor the same server in another pool.
+    assert_eq!(modes(&weir), ["enabled", "draining", "enabled"]);
+    served_by_soon(&weir, "emergency");
+    assert_eq!(segment.all_served_by(20), [1].into());
+    for (family, flow) in &mut before {
+        assert_eq!(flow.ask(CLIENT[*family]), 0);
+    }
+    weir.kill();
+    weir.run();
+    live_soon(&weir, 1);
+    assert_eq!(modes(&weir), ["enabled", "draining", "enabled"]);
+    let answer = weir.json(&["pool", "disable", "web"]);
+    assert_eq!(
+        (&answer["reals"][0]["mode"], &answer["saved"]),
+        (&"disabled".into(), &true.into())
+    );
+    weir.ask(&["pool", "enable", "web"]).done();
+    served_by_soon(&weir, "reals");
+    assert_eq!(segment.all_served_by(20), [0].into());
+    weir.ask(&["pool", "drain", "nosuch"])
+        .refused(&["there is no pool nosuch; there are: other, web"]);
+}
+
 #[test]
 fn root_another_pool_serves_in_an_emergency() {
     if skipped(&["nginx", "python3"]) {

@@ -286,7 +286,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All routes of the API; `docs/api.md` has the same.
-const ROUTES: [Route; 37] = [
+const ROUTES: [Route; 38] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -302,6 +302,7 @@ const ROUTES: [Route; 37] = [
     ("POST", "/v1/lists/{name}/refresh", || post(lists::refresh)),
     ("GET", "/v1/pools", || get(pools::pools)),
     ("POST", "/v1/pools", || post(pools::add)),
+    ("POST", "/v1/pools/{pool}", || post(pools::change)),
     ("DELETE", "/v1/pools/{pool}", || delete(pools::remove)),
     ("POST", "/v1/pools/{pool}/reals", || post(pools::add_real)),
     ("POST", "/v1/pools/{pool}/reals/{real}", || {

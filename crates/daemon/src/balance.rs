@@ -272,6 +272,29 @@ impl Balancer {
         address: IpAddr,
         change: Change,
     ) -> Result<(RealStatus, io::Result<()>), RealChangeError> {
+        let (mut reals, saved) = self.change_reals(pool, Some(address), change)?;
+        Ok((reals.remove(0), saved))
+    }
+
+    /// The same of all reals of a pool together, but for those that it has for an emergency.
+    ///
+    /// # Errors
+    /// There is no such pool, or the backend cannot do it: then all are as they were.
+    pub fn change_all(
+        &self,
+        pool: &str,
+        change: Change,
+    ) -> Result<(Vec<RealStatus>, io::Result<()>), RealChangeError> {
+        self.change_reals(pool, None, change)
+    }
+
+    /// `address`: of one; else all but those for an emergency.
+    fn change_reals(
+        &self,
+        pool: &str,
+        address: Option<IpAddr>,
+        change: Change,
+    ) -> Result<(Vec<RealStatus>, io::Result<()>), RealChangeError> {
         let mut state = self.state();
         let names = state.pools.iter().map(|pool| pool.config.name.as_str());
         let names = names.collect::<Vec<_>>().join(", ");
@@ -283,47 +306,64 @@ impl Balancer {
         let Some(found) = state.pools.iter_mut().find(|p| p.config.name == pool) else {
             return Err(not_found(format!("pool {}", crate::escape(pool)), &names));
         };
-        let there = found
-            .reals
-            .iter()
-            .map(|real| real.config.address.to_string());
-        let there = there.collect::<Vec<_>>().join(", ");
-        let Some(real) = found.reals.iter_mut().find(|r| r.config.address == address) else {
+        let is_meant = |real: &RealState| match address {
+            Some(address) => real.config.address == address,
+            None => !real.is_emergency,
+        };
+        if let Some(address) = address.filter(|_| !found.reals.iter().any(is_meant)) {
+            let there = { found.reals.iter() }.map(|real| real.config.address.to_string());
+            let there = there.collect::<Vec<_>>().join(", ");
             return Err(not_found(format!("real {address} in pool {pool}"), &there));
-        };
-        let (before, times) = (real.setting, (real.back, real.took_none_until));
-        real.setting = Setting {
-            mode: change.mode.unwrap_or(before.mode),
-            weight: change.weight.unwrap_or(before.weight),
-        };
-        let (setting, number) = (real.setting, real.number);
-        if setting.mode == Mode::Enabled && before.mode != Mode::Enabled {
-            real.back = Some(Instant::now());
         }
-        if setting.mode != Mode::Disabled && before.mode == Mode::Disabled {
-            real.took_none_until = Some(Instant::now());
+        let mut before = Vec::new();
+        for real in found.reals.iter_mut().filter(|real| is_meant(real)) {
+            let (was, times) = (real.setting, (real.back, real.took_none_until));
+            before.push((real.number, was, times));
+            real.setting = Setting {
+                mode: change.mode.unwrap_or(was.mode),
+                weight: change.weight.unwrap_or(was.weight),
+            };
+            let setting = real.setting;
+            if setting.mode == Mode::Enabled && was.mode != Mode::Enabled {
+                real.back = Some(Instant::now());
+            }
+            if setting.mode != Mode::Disabled && was.mode == Mode::Disabled {
+                real.took_none_until = Some(Instant::now());
+            }
+            state.is_new |= setting != was;
         }
-        state.is_new |= setting != before;
         if let Err(error) = self.follow(state) {
-            let real = state.pools.iter_mut().flat_map(|pool| &mut pool.reals);
-            for real in real.filter(|real| real.number == number) {
-                real.setting = before;
-                (real.back, real.took_none_until) = times;
+            for real in state.pools.iter_mut().flat_map(|pool| &mut pool.reals) {
+                if let Some((_, was, times)) = before.iter().find(|one| one.0 == real.number) {
+                    real.setting = *was;
+                    (real.back, real.took_none_until) = *times;
+                }
             }
             return Err(error.into());
         }
-        if setting != before {
-            let weight = setting.weight.map(|w| format!(", weight {w}"));
-            let weight = weight.unwrap_or_default();
-            let text = format!(
-                "pool {pool}: real {address} is {}{weight} now",
-                setting.mode.name()
-            );
-            tracing::info!("{text}");
-            self.events
-                .tell(&event(pool, text).about(Prefix::host(address)));
+        let pools = state.pools.iter();
+        let Some(found) = { pools }.find(|known| known.config.name == pool) else {
+            unreachable!("it was found above, and none has gone since");
+        };
+        let mut shown = Vec::new();
+        for (number, was, _) in &before {
+            let mut reals = found.reals.iter();
+            let real = { reals.find(|real| real.number == *number) };
+            let real = real.expect("it was found above");
+            let (setting, address) = (real.setting, real.config.address);
+            if setting != *was {
+                let weight = setting.weight.map(|w| format!(", weight {w}"));
+                let weight = weight.unwrap_or_default();
+                let text = format!(
+                    "pool {pool}: real {address} is {}{weight} now",
+                    setting.mode.name()
+                );
+                tracing::info!("{text}");
+                self.events
+                    .tell(&event(pool, text).about(Prefix::host(address)));
+            }
+            state.settings.set(pool, address, setting);
         }
-        state.settings.set(pool, address, setting);
         let saved = state.settings.save();
         match &saved {
             Ok(()) => self.alerts.clear(ABOUT_SETTINGS),
@@ -334,14 +374,11 @@ impl Balancer {
                 self.alerts.raise(ABOUT_SETTINGS, message);
             }
         }
-        let all = state
-            .pools
-            .iter()
-            .flat_map(|pool| pool.reals.iter().map(move |real| (&pool.config, real)));
-        let (pool, real) = { all }
-            .find(|(_, real)| real.number == number)
-            .expect("it was found above");
-        let shown = self.shown(pool, real)?;
+        for (number, ..) in &before {
+            let mut reals = found.reals.iter();
+            let real = { reals.find(|real| real.number == *number) };
+            shown.push(self.shown(&found.config, real.expect("it was found above"))?);
+        }
         Ok((shown, saved))
     }
 

@@ -8,7 +8,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use serde_json::{Value, json};
 
@@ -143,7 +143,7 @@ fn address(text: &str) -> Result<IpAddr, Refusal> {
     })
 }
 
-/// `POST /v1/pools/POOL/reals/REAL`
+/// `POST /v1/pools/POOL/reals/REAL`, and `POST /v1/pools/POOL`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangeRequest {
@@ -152,6 +152,30 @@ struct ChangeRequest {
     /// Absent: as it is; `null`: the configuration's again.
     #[serde(default, deserialize_with = "present")]
     weight: Option<Option<u32>>,
+}
+
+impl ChangeRequest {
+    fn change(self) -> Result<Change, Refusal> {
+        if let Some(Some(weight)) = self.weight
+            && weight > MAX_WEIGHT
+        {
+            let message = format!("weight {weight}; allowed: 0-{MAX_WEIGHT}, or null");
+            return Err(Refusal::Malformed(message));
+        }
+        Ok(Change {
+            mode: self.mode,
+            weight: self.weight,
+        })
+    }
+}
+
+impl From<RealChangeError> for Refusal {
+    fn from(error: RealChangeError) -> Self {
+        match error {
+            RealChangeError::NotFound(message) => Self::NotFound(message),
+            RealChangeError::Backend(error) => error.into(),
+        }
+    }
 }
 
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u32>>, D::Error> {
@@ -172,28 +196,38 @@ pub(super) async fn change_real(State(api): State<Api>, path: Real, body: Body) 
     let balancer = api.handles.balancer.clone();
     api.command(move || {
         let address = address(&real)?;
-        if let Some(Some(weight)) = request.weight
-            && weight > MAX_WEIGHT
-        {
-            let message = format!("weight {weight}; allowed: 0-{MAX_WEIGHT}, or null");
-            return Err(Refusal::Malformed(message));
-        }
-        let change = Change {
-            mode: request.mode,
-            weight: request.weight,
-        };
-        let changed = balancer.change(&pool, address, change);
-        let (real, saved) = changed.map_err(|error| match error {
-            RealChangeError::NotFound(message) => Refusal::NotFound(message),
-            RealChangeError::Backend(error) => error.into(),
-        })?;
-        Ok(json!({
-            "real": real,
-            "saved": saved.is_ok(),
-            "warning": saved.err().map(|error| format!("not saved: {error}")),
-        }))
+        let changed = balancer.change(&pool, address, request.change()?);
+        let (real, saved) = changed?;
+        Ok(changed_answer("real", &real, &saved))
     })
     .await
+}
+
+/// `POST /v1/pools/POOL`: all of its reals but those for an emergency.
+pub(super) async fn change(State(api): State<Api>, path: Named, body: Body) -> Response {
+    let pool = match named(path) {
+        Ok(name) => name,
+        Err(response) => return response,
+    };
+    let request: ChangeRequest = match read_json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let balancer = api.handles.balancer.clone();
+    api.command(move || {
+        let (reals, saved) = balancer.change_all(&pool, request.change()?)?;
+        Ok(changed_answer("reals", &reals, &saved))
+    })
+    .await
+}
+
+fn changed_answer(key: &str, changed: &impl Serialize, saved: &std::io::Result<()>) -> Value {
+    let warning = saved.as_ref().err();
+    json!({
+        key: changed,
+        "saved": saved.is_ok(),
+        "warning": warning.map(|error| format!("not saved: {error}")),
+    })
 }
 
 #[cfg(test)]
