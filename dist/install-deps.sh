@@ -12,7 +12,8 @@ demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light curl pyt
 # What records it for the README.
 recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.
-bench="iproute2 iptables nftables ipset pen haproxy apache2-utils ethtool nginx-light libnginx-mod-stream"
+bench="iproute2 iptables nftables ipset pen haproxy apache2-utils ethtool nginx-light libnginx-mod-stream
+opensnitch"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
@@ -113,6 +114,7 @@ if [ -n "$missing" ]; then
 			systemd-journal-remote) systemctl disable systemd-journal-remote.socket ;;
 			nginx-light) systemctl disable nginx.service ;;
 			haproxy) systemctl disable haproxy.service ;;
+			opensnitch) systemctl disable opensnitch.service ;;
 			bind9) systemctl disable named.service ;;
 			keepalived) systemctl disable keepalived.service ;;
 			fail2ban) systemctl disable fail2ban.service ;;

@@ -5,6 +5,7 @@
 
 mod client;
 mod enforced;
+mod opensnitch;
 mod server;
 mod site;
 mod token_loads;
@@ -74,6 +75,7 @@ enum Through {
     SingleSegments,
     Conntrack,
     Queue(Queueing),
+    OpenSnitch,
 }
 
 /// How user space takes packets from its queue, and gives verdicts.
@@ -183,6 +185,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
+            ("opensnitch", Through::OpenSnitch),
         ],
         is_latency: false,
         counts_connections: false,
@@ -197,6 +200,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
+            ("opensnitch", Through::OpenSnitch),
         ],
         is_latency: false,
         counts_connections: false,
@@ -211,6 +215,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
+            ("opensnitch", Through::OpenSnitch),
         ],
         is_latency: false,
         counts_connections: false,
@@ -226,6 +231,7 @@ const LOADS: [Load; 7] = [
             ("strict, 1000 programs and 100 rules", MANY),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
+            ("opensnitch", Through::OpenSnitch),
         ],
         is_latency: true,
         counts_connections: true,
@@ -286,7 +292,10 @@ const LOADS: [Load; 7] = [
 /// Measures all rows.
 pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
     let mut report = Report::new();
-    let site = Site::new(args.millis, false)?;
+    let mut site = Site::new(args.millis, false)?;
+    if let Err(why) = site.probe_opensnitch() {
+        eprintln!("skipped: opensnitch: {why:#}");
+    }
     let lacks = missing();
     if !lacks.is_empty() {
         eprintln!("{LEVEL}: left out: this kernel lacks {}", lacks.join(", "));
@@ -339,7 +348,11 @@ impl Rows<'_> {
         let load = self.load;
         let is_there = |through: Through| {
             let has_form = through != Through::Tokens(TokenUse::Daf) || self.family.is_empty();
-            has_form && (self.has_level || !through.is_weir())
+            let has_program = match through {
+                Through::OpenSnitch => self.site.has_opensnitch(),
+                _ => self.has_level || !through.is_weir(),
+            };
+            has_form && has_program
         };
         let wanted = |level: &str| self.name(level).contains(&args.only);
         let base = load.through[0].0;

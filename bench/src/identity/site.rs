@@ -16,10 +16,19 @@ use weir_bpf::{
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 
-use super::{Load, Queueing, Through, client::Reached, enforced::Enforced, server, tokens::Tokens};
+use super::{
+    Load, Queueing, Through,
+    client::Reached,
+    enforced::Enforced,
+    opensnitch::{Judging, OpenSnitch},
+    server,
+    tokens::Tokens,
+};
 
 /// The queue's number.
 const QUEUE: &str = "17";
+/// Where the server is.
+const SERVERS: [&str; 2] = ["10.9.0.2", "2001:db8::2"];
 /// The client's device.
 const CLIENT_DEVICE: &str = "c0";
 
@@ -33,6 +42,8 @@ pub struct Site {
     server_cgroup: Option<PathBuf>,
     /// Loaded for all turns, if tokens are measured.
     tokens: Option<Tokens>,
+    /// If it is there, and judges here.
+    opensnitch: Option<OpenSnitch>,
     millis: String,
     _veth: Veth,
     _net: Net,
@@ -59,12 +70,13 @@ impl Site {
             cgroup,
             server_cgroup: None,
             tokens: None,
+            opensnitch: None,
             millis: millis.to_string(),
             _veth: veth,
             _net: net,
         };
         let start = || {
-            ["10.9.0.2", "2001:db8::2"]
+            SERVERS
                 .into_iter()
                 .try_for_each(|addr| server::start(&server, addr.parse()?))
         };
@@ -90,6 +102,17 @@ impl Site {
         Ok(site)
     }
 
+    /// Finds out whether OpenSnitch can be measured; an error says why not.
+    pub fn probe_opensnitch(&mut self) -> anyhow::Result<()> {
+        self.opensnitch = Some(OpenSnitch::probe(&self.client, &SERVERS)?);
+        Ok(())
+    }
+
+    /// Can OpenSnitch be measured?
+    pub fn has_opensnitch(&self) -> bool {
+        self.opensnitch.is_some()
+    }
+
     /// The client, which goes into the control group and becomes the program.
     pub fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
         let mut command = Command::new("sh");
@@ -105,7 +128,7 @@ impl Site {
 
     /// One load for the time that was asked for.
     pub fn measure(&self, through: Through, load: &Load, to: &str) -> anyhow::Result<Reached> {
-        let _gate = Gate::open(self, through)?;
+        let _gate = Gate::open(self, through, to)?;
         let words = [load.args, &["--to", to, "--millis", &self.millis]].concat();
         let mut command = self.command(&words)?;
         command.stdout(Stdio::piped());
@@ -153,10 +176,13 @@ enum Gate<'a> {
         /// Ends after the rules that lead to it.
         _program: Child,
     },
+    OpenSnitch {
+        _judging: Judging,
+    },
 }
 
 impl<'a> Gate<'a> {
-    fn open(site: &'a Site, through: Through) -> anyhow::Result<Self> {
+    fn open(site: &'a Site, through: Through, to: &str) -> anyhow::Result<Self> {
         let client = &site.client;
         match through {
             Through::Nothing => Ok(Self::Nothing),
@@ -180,6 +206,11 @@ impl<'a> Gate<'a> {
                 Ok(Self::SingleSegments { client, segments })
             }
             Through::Tokens(_) => bail!("tokens are not loaded"),
+            Through::OpenSnitch => {
+                let opensnitch = site.opensnitch.as_ref().context("it was not probed")?;
+                let judging = opensnitch.start(client, to)?;
+                Ok(Self::OpenSnitch { _judging: judging })
+            }
             Through::Conntrack => {
                 let text = "table inet bench {\n\
                      chain in { type filter hook input priority 0; ct state established,related accept; }\n\
@@ -220,7 +251,7 @@ impl Drop for Gate<'_> {
             Self::Queue { client, .. } => to_queue(client, "-D"),
             Self::Loaded { tokens, client } => tokens.pause(Some(client)),
             Self::SingleSegments { client, segments } => superpackets(client, *segments),
-            Self::Nothing | Self::Weir { .. } => Ok(()),
+            Self::Nothing | Self::Weir { .. } | Self::OpenSnitch { .. } => Ok(()),
         };
         if let Err(error) = undone {
             eprintln!("{error:#}");
