@@ -110,7 +110,7 @@ fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
     let segment = PoolNetwork::new("tcx");
     let emergency = format!("emergency = [{{ address = \"{}\" }}]", REAL[1]);
     let other = format!(
-        "[pool.other]\nvip = [\"{}\"]\nports = [\"81/tcp\"]\nreals = [{{ address = \"{}\" }}]\n\
+        "[pool.www]\nvip = [\"{}\"]\nports = [\"81/tcp\"]\nreals = [{{ address = \"{}\" }}]\n\
          check = {{ port = 80, interval = \"1s\" }}\n",
         VIP[0], REAL[0]
     );
@@ -137,7 +137,7 @@ fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
         "{said}"
     );
     // Neither those for an emergency nor the same server in another pool.
-    assert_eq!(modes(&weir), ["enabled", "draining", "enabled"]);
+    assert_eq!(modes(&weir), ["draining", "enabled", "enabled"]);
     served_by_soon(&weir, "emergency");
     assert_eq!(segment.all_served_by(20), [1].into());
     for (family, flow) in &mut before {
@@ -146,7 +146,7 @@ fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
     weir.kill();
     weir.run();
     live_soon(&weir, 1);
-    assert_eq!(modes(&weir), ["enabled", "draining", "enabled"]);
+    assert_eq!(modes(&weir), ["draining", "enabled", "enabled"]);
     let answer = weir.json(&["pool", "disable", "web"]);
     assert_eq!(
         (&answer["reals"][0]["mode"], &answer["saved"]),
@@ -156,7 +156,7 @@ fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
     served_by_soon(&weir, "reals");
     assert_eq!(segment.all_served_by(20), [0].into());
     weir.ask(&["pool", "drain", "nosuch"])
-        .refused(&["there is no pool nosuch; there are: other, web"]);
+        .refused(&["there is no pool nosuch; there are: web, www"]);
 }
 
 #[test]

@@ -53,6 +53,10 @@ pub trait HostFacts {
     fn with_lower(&self, interface: &str) -> Vec<String> {
         vec![interface.to_owned()]
     }
+    /// Whether the interface is told to take frames for every multicast group.
+    fn takes_all_multicast(&self, _interface: &str) -> bool {
+        true
+    }
     /// Is there a systemd journal, with something in it?
     fn has_journal(&self) -> bool;
     /// Whether there is a file of this path.
@@ -118,6 +122,9 @@ impl HostFacts for Host {
     fn with_lower(&self, interface: &str) -> Vec<String> {
         let named = || vec![interface.to_owned()];
         lower::with_lower(interface).unwrap_or_else(|_| named())
+    }
+    fn takes_all_multicast(&self, interface: &str) -> bool {
+        interfaces::takes_all_multicast(interface)
     }
     fn has_journal(&self) -> bool {
         journal::is_there()
@@ -233,6 +240,9 @@ pub(crate) mod fake {
         }
         fn gateways(&self) -> Vec<IpAddr> {
             self.gateways.clone()
+        }
+        fn takes_all_multicast(&self, interface: &str) -> bool {
+            interface != "eth1"
         }
         fn interfaces(&self) -> Vec<String> {
             ["eth0", "eth0.10", "eth1", "lo"].map(String::from).to_vec()

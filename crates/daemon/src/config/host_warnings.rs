@@ -455,7 +455,8 @@ impl<'a> Context<'a> {
         ))
     }
 
-    /// A gateway among the addresses that nobody has.
+    /// A gateway among the addresses that nobody has; IPv6 ones for which nobody is heard to
+    /// ask.
     fn tarpit_warnings(&self) -> Vec<String> {
         let Some(tarpit) = &self.config.tarpit else {
             return Vec::new();
@@ -467,7 +468,20 @@ impl<'a> Context<'a> {
                 "addresses in [tarpit]: {gateway} is a gateway of this host, and in {prefix}: the tarpit leaves it alone only while the kernel knows it as a neighbour; name prefixes without it"
             )
         };
-        found.map(warn).collect()
+        let mut warnings: Vec<_> = found.map(warn).collect();
+        let mut prefixes = tarpit.addresses.iter().chain(tarpit.dark.iter());
+        if prefixes.any(|prefix| prefix.addr().is_ipv6()) {
+            let interfaces = self.config.enforcement.interfaces.iter();
+            let deaf = interfaces
+                .filter(|name| self.host.has_interface(name))
+                .filter(|name| !self.host.takes_all_multicast(name));
+            warnings.extend(deaf.map(|name| {
+                format!(
+                    "[tarpit] has IPv6 addresses, and {name} does not take all multicast, by which neighbours ask for them: a network card that filters it hides the questions; ip link set {name} allmulticast on"
+                )
+            }));
+        }
+        warnings
     }
 }
 

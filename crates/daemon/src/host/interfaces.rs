@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, fs, io, net::IpAddr};
 
+use nix::net::if_::InterfaceFlags;
 use weir_core::Prefix;
 
 /// All names in this network namespace (/sys may show another one's).
@@ -62,6 +63,13 @@ pub(crate) fn addresses() -> Vec<InterfaceAddress> {
 /// is as good.
 pub(crate) fn is_there(name: &str) -> bool {
     nix::net::if_::if_nametoindex(name).is_ok()
+}
+
+/// Whether the flags of an interface say that it takes frames for every multicast group.
+pub(crate) fn takes_all_multicast(name: &str) -> bool {
+    let taking = InterfaceFlags::IFF_ALLMULTI | InterfaceFlags::IFF_PROMISC;
+    let mut all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.any(|one| one.interface_name == name && one.flags.intersects(taking))
 }
 
 /// The interfaces that have a default route.

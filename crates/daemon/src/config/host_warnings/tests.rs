@@ -319,6 +319,25 @@ fn a_gateway_in_the_tarpit_is_warned_of() {
 }
 
 #[test]
+fn ipv6_addresses_of_the_tarpit_that_nobody_is_heard_to_ask_for_are_warned_of() {
+    let text = |interface: &str, key: &str, prefix: &str| {
+        format!("interfaces = [\"{interface}\"]\n[tarpit]\n{key} = [\"{prefix}\"]\n")
+    };
+    for key in ["addresses", "dark"] {
+        let deaf = text("eth1", key, "2001:db8:1::/64");
+        warned_once(&host(), &deaf, "ip link set eth1 allmulticast on");
+        assert_eq!(
+            warned(&host(), &text("eth1", key, "192.0.2.128/25")),
+            [""; 0]
+        );
+        assert_eq!(
+            warned(&host(), &text("eth0", key, "2001:db8:1::/64")),
+            [""; 0]
+        );
+    }
+}
+
+#[test]
 fn what_commands_add_is_held_against_the_host_too() {
     use crate::balance::added::{AddedPool, AddedReal, PoolChange};
     let table = |value: serde_json::Value| -> KeyValues { value.as_object().unwrap().clone() };
