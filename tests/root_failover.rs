@@ -1,8 +1,13 @@
 //! Ten thousand live TCP connections by two balancers of which VRRP has one active: which
 //! of them break when a real dies, one is drained, weights change, the active balancer is
-//! killed and comes back. Counted, each with the real that it was at.
+//! killed and comes back. Counted, each with the real that it was at. Questions to name
+//! servers by them are in `dns`.
 
+#[path = "common/bind.rs"]
+mod bind;
 mod common;
+#[path = "root_failover/dns.rs"]
+mod dns;
 #[path = "common/flows.rs"]
 mod flows;
 

@@ -88,7 +88,7 @@ impl Networks {
                 .unwrap();
         }
         let dir = tempfile::tempdir().unwrap();
-        let dns = serve_dns(dir.path(), &one);
+        let dns = serve_dns(dir.path(), &one, 0);
         let mut networks = Self {
             dir,
             servers: [None, None],

@@ -163,7 +163,7 @@ fn root_a_name_server_without_a_virtual_address_is_down_by_name() {
     let _servers = [0, 1].map(|number| {
         let dir = segment.dir.path().join(format!("dns-{number}"));
         fs::create_dir(&dir).unwrap();
-        serve_dns(&dir, &segment.reals[number])
+        serve_dns(&dir, &segment.reals[number], number as u8)
     });
     let ports = "\"80/tcp\", \"5353/udp\"";
     let config = with_check("dns = \"www.test\"").replace(ports, "\"53/udp\"");
