@@ -38,8 +38,10 @@ static __always_inline __u64 balance_flows_with(const struct balance_load *load)
 	return flows < 0 ? 1 : flows + 1;
 }
 
+/* Behind the barrier the bound is tested although clang knows it of a hash's slot. */
 static __always_inline __u32 balance_in_ring(const struct balance_ring *ring, __u32 slot)
 {
+	barrier_var(slot);
 	return slot < BALANCE_SLOTS ? ring->reals[slot] : BALANCE_NOBODY;
 }
 
