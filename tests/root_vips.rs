@@ -2,6 +2,8 @@
 //! kept over SIGKILL, and taken away by whoever added them.
 
 mod common;
+#[path = "root_vips/vlan.rs"]
+mod vlan;
 
 use common::{
     Weir, addr,

@@ -14,6 +14,9 @@ use weir_testkit::traffic;
 
 use super::{SILENCE, SOON, soon};
 
+/// The device of hosts of VLAN 10, on their eth0.
+pub const VLAN_DEVICE: &str = "eth0.10";
+
 /// The virtual addresses of reals.
 pub const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 
@@ -23,10 +26,32 @@ pub struct Lan {
     servers: Vec<Child>,
     switch: Namespace,
     veths: Vec<(String, Veth)>,
+    is_tagged: bool,
     net: Net,
 }
 
 impl Lan {
+    /// One whose hosts have their addresses in VLAN 10, on a device of it, and none on eth0;
+    /// `None`: this kernel has no such devices, and says so.
+    pub fn of_vlan() -> Option<Self> {
+        let lan = Self {
+            is_tagged: true,
+            ..Self::new()
+        };
+        let words = "link add link br0 name br0.10 type vlan id 10";
+        let words: Vec<_> = words.split(' ').collect();
+        let made = lan.switch.output("ip", &words).unwrap();
+        if !made.status.success() {
+            let why = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+            println!(
+                "skipped: no VLAN devices: {why} (probe: ip {})",
+                words.join(" ")
+            );
+            return None;
+        }
+        Some(lan)
+    }
+
     pub fn new() -> Self {
         let net = Net::new().unwrap();
         let switch = net.namespace("switch").unwrap();
@@ -41,26 +66,43 @@ impl Lan {
             servers: Vec::new(),
             switch,
             veths: Vec::new(),
+            is_tagged: false,
             net,
         }
     }
 
     /// A host of this name with 192.0.2.NUMBER, 2001:db8::NUMBER and a link-local address
-    /// on its eth0.
+    /// on its eth0, or on [`VLAN_DEVICE`].
     pub fn join(&mut self, name: &str, number: u8) -> Namespace {
         let namespace = self.net.namespace(name).unwrap();
         let addresses = [
             format!("192.0.2.{number}/24"),
             format!("2001:db8::{number}/64"),
         ];
-        let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[]).unwrap();
+        let of_eth0 = match self.is_tagged {
+            true => Vec::new(),
+            false => addresses.iter().map(String::as_str).collect(),
+        };
+        let opts = VethOpts::new(&of_eth0, &[]).unwrap();
         let veth = self.net.veth(&namespace, "eth0", &self.switch, name, opts);
         self.veths.push((name.to_owned(), veth.unwrap()));
         self.switch
             .ip(&[format!("link set {name} master br0")])
             .unwrap();
+        let mut device = "eth0";
+        if self.is_tagged {
+            device = VLAN_DEVICE;
+            namespace
+                .ip(&[
+                    format!("link add link eth0 name {device} type vlan id 10"),
+                    format!("link set {device} up"),
+                    format!("addr add {} dev {device}", addresses[0]),
+                    format!("addr add {} dev {device} nodad", addresses[1]),
+                ])
+                .unwrap();
+        }
         namespace
-            .ip(&[format!("addr add fe80::{number}/64 dev eth0 nodad")])
+            .ip(&[format!("addr add fe80::{number}/64 dev {device} nodad")])
             .unwrap();
         namespace
     }
@@ -179,8 +221,13 @@ impl Flow {
 
 /// Does the interface eth0 of this host have the address?
 pub fn has(host: &Namespace, address: &str) -> bool {
+    device_has(host, "eth0", address)
+}
+
+/// Does this interface of a host have the address?
+pub fn device_has(host: &Namespace, device: &str, address: &str) -> bool {
     let shown = host
-        .run("ip", &["-o", "addr", "show", "dev", "eth0"])
+        .run("ip", &["-o", "addr", "show", "dev", device])
         .unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     shown.contains(&format!(" {address}/"))
