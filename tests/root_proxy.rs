@@ -8,6 +8,8 @@ mod bind;
 #[path = "root_proxy/choice.rs"]
 mod choice;
 mod common;
+#[path = "root_proxy/transparent.rs"]
+mod transparent;
 
 use std::{
     collections::BTreeSet,
@@ -486,50 +488,4 @@ fn root_an_address_that_cannot_be_had_is_told() {
     weir.configure(&config("tcx", ""));
     let refused = weir.ask(&["reload"]);
     assert!(refused.err.contains("CAP_NET_BIND_SERVICE"), "{refused:?}");
-}
-
-/// With the routes of the guide a real sees the client's own address.
-#[test]
-fn root_a_transparent_proxy_shows_the_client() {
-    if skipped(&["nginx", "named"]) {
-        return;
-    }
-    let networks = Networks::new();
-    networks
-        .host
-        .ip(&[
-            "rule add iif real1 ipproto tcp sport 80 lookup 100".into(),
-            "route add local default dev lo table 100".into(),
-        ])
-        .unwrap();
-    for words in [
-        "-6 rule add iif real2 ipproto tcp sport 80 lookup 100",
-        "-6 route add local default dev lo table 100",
-    ] {
-        let words: Vec<_> = words.split(' ').collect();
-        networks.host.run("ip", &words).unwrap();
-    }
-    let pool = |family: usize| {
-        format!(
-            "[pool.web{family}]\nforward = \"proxy\"\ntransparent = true\nvip = [\"{}\"]\nports = [\"80/tcp\"]\n\
-             reals = [{{ address = \"{}\" }}]\n",
-            VIP[family], REAL[family]
-        )
-    };
-    let config = format!(
-        "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n{}{}",
-        pool(0),
-        pool(1)
-    );
-    let weir = Weir::start(&networks.host, &config);
-    soon("live reals", || {
-        let pools = weir.json(&["pool", "list"])["pools"].clone();
-        (0..2).all(|n| pools[n]["live"] == 1).then_some(())
-    });
-    for (family, client) in CLIENT.into_iter().enumerate() {
-        for _ in 0..3 {
-            let mut flow = networks.open(client, family, 80).unwrap();
-            assert_eq!(flow.ask().unwrap(), (family, client.to_owned()));
-        }
-    }
 }

@@ -80,8 +80,25 @@ fn receiver(at: SocketAddr, protocol: Protocol, shared: bool) -> Result<OwnedFd,
     Ok(socket)
 }
 
-/// A socket that is connected to a real, or will be; from `source`, if that is given.
+/// A socket that is connected to a real, or will be; from `source`, if that is given, or from
+/// another port of its address where one of this host's sockets has that port there.
 pub(crate) fn connected(
+    to: SocketAddr,
+    protocol: Protocol,
+    source: Option<SocketAddr>,
+) -> Result<OwnedFd, Errno> {
+    let connected = connected_from(to, protocol, source);
+    match (connected, source) {
+        // The client has asked another virtual address from the same port. What the real
+        // answers would not tell the two apart.
+        (Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL), Some(source)) => {
+            connected_from(to, protocol, Some(SocketAddr::new(source.ip(), 0)))
+        }
+        (connected, _) => connected,
+    }
+}
+
+fn connected_from(
     to: SocketAddr,
     protocol: Protocol,
     source: Option<SocketAddr>,
@@ -89,12 +106,13 @@ pub(crate) fn connected(
     let socket = new(to, kind(protocol))?;
     if let Some(source) = source {
         transparent(&socket).map_err(|error| Errno::from_raw_os_error(error as i32))?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        match bind(&socket, &source) {
-            // Its port is another connection's to another virtual address.
-            Err(Errno::ADDRINUSE) => bind(&socket, &SocketAddr::new(source.ip(), 0))?,
-            bound => bound?,
+        // Connections from one port to several reals, or that were there, are told apart by
+        // the kernel, which refuses a second one to the same. Of sockets for datagrams it
+        // would take any number, and give all answers to one of them.
+        if protocol == Protocol::Tcp && source.port() != 0 {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
         }
+        bind(&socket, &source)?;
     }
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
