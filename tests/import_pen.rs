@@ -612,3 +612,81 @@ fn command_lines_in_any_order_become_what_check_accepts() {
     }
     assert!(pools > 5 && errors > 0, "{pools} {errors}");
 }
+
+/// What penctl tells a running Pen is no configuration: the error says what to type here,
+/// and `weir` knows what it says.
+#[test]
+fn what_penctl_tells_a_running_pen_is_answered_with_its_place_here() {
+    let dir = TempDir::with_prefix("weir-import-").unwrap();
+    let config = dir.path().join("weir.toml");
+    let socket = dir.path().join("weir.sock");
+    fs::write(&config, format!("socket = \"{}\"\n", socket.display())).unwrap();
+    let mut typed_here = 0;
+    for (typed, told) in [
+        (
+            "server 1 weight 5",
+            "weir real weight pen ADDRESS 5 (ADDRESS is that of server 1)",
+        ),
+        ("server 1 weight x", "weir real weight pen ADDRESS WEIGHT"),
+        (
+            "server 0 blacklist 60",
+            "weir real disable pen ADDRESS, until weir real enable pen ADDRESS",
+        ),
+        ("server 0 blacklist 0", "weir real enable pen ADDRESS"),
+        (
+            "server 0 address 2001:db8::3",
+            "weir real add pen 2001:db8::3, then weir real del pen ADDRESS",
+        ),
+        ("server 0 address www", "weir real add pen NEW-ADDRESS"),
+        (
+            "server 0 port 8080 max 5",
+            "`port = 8080` of the real in [pool.pen], then weir reload; nothing: the server limits itself",
+        ),
+        ("server 0 prio 2", "weir real weight pen ADDRESS 0"),
+        ("server 0 acl 3", "`acl` of [pool.pen]"),
+        ("servers", "weir pool show pen (--json), and weir status"),
+        ("connection 12", "weir pool show pen"),
+        ("close 12", "weir real disable pen ADDRESS"),
+        ("listen 192.0.2.10:80", "weir pool add"),
+        (
+            "acl 1 deny 192.0.2.7",
+            "`acl` of [pool.pen], then weir reload; for the whole host weir ban ADDRESS",
+        ),
+        ("tracking 10", "a connection stays with its server"),
+        ("control_acl 1", "the control socket is a Unix socket"),
+        ("source 192.0.2.1", "with dsr_if nothing to do"),
+        ("tcp_nodelay", "of a proxy not carried over"),
+        ("tcp_fastclose up", "of a proxy not carried over"),
+        ("no hash", "the opposite in `method` of [pool.pen]"),
+        ("no acl 1", "the opposite in `acl` of [pool.pen]"),
+        ("include more.cfg", "weir import pen FILE"),
+        ("exit", "systemctl stop weir"),
+        ("write /etc/pen.cfg", "holds over restarts"),
+        ("hello world", "nothing: it is no command of penctl's"),
+        ("", "no command of penctl's is in it"),
+    ] {
+        for program in ["penctl", "/usr/bin/penctl"] {
+            refused(&format!("{program} 127.0.0.1:8888 {typed}"), told);
+        }
+        refused(&format!("penctl 127.0.0.1:8888 '{typed}'"), told);
+        let (line, _) = told.split_once([',', ';', '(']).unwrap_or((told, ""));
+        if !line.starts_with("weir real") || line.contains("WEIGHT") || line.contains("NEW") {
+            continue;
+        }
+        let line = line.replace("ADDRESS", "192.0.2.2");
+        let mut weir = Command::new(WEIR);
+        weir.arg("--config").arg(&config);
+        let output = weir.args(line.split_whitespace().skip(1)).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        // No daemon is there, and that is all there is to say.
+        assert!(said.contains("weir.sock"), "{line}: {said}");
+        typed_here += 1;
+    }
+    assert_eq!(typed_here, 6);
+    refused("penctl 127.0.0.1:8888", "no command of penctl's is in it");
+    refused(
+        &format!("penctl h:1 '\u{1b}[31m{}'", "x".repeat(9000)),
+        "no command of penctl's",
+    );
+}

@@ -7,6 +7,7 @@ mod acl;
 mod commands;
 mod lists;
 mod options;
+mod penctl;
 mod server;
 mod write;
 
@@ -150,11 +151,16 @@ pub struct Imported {
 /// files that it names are read by `read`.
 ///
 /// # Errors
-/// It cannot be read, or nothing in it makes a pool.
+/// It cannot be read, or nothing in it makes a pool; of penctl's, what does the same here.
 pub fn command_line(text: &str, read: &Read<'_>) -> Result<Imported, Error> {
     let Some(words) = shlex::split(text) else {
         return Err(Error("a quotation mark in it has no second one".to_owned()));
     };
+    if let Some((program, rest)) = words.split_first()
+        && program.rsplit('/').next() == Some("penctl")
+    {
+        return Err(penctl::in_its_place(rest));
+    }
     let mut pen = Pen::default();
     pen.read_options(&words, read)?;
     let why = "no word of it is the address and port at which Pen listens, as in pen 192.0.2.10:80 192.0.2.2 192.0.2.3";

@@ -329,12 +329,12 @@ impl Pen {
 }
 
 /// What is in the place of a command.
-fn instead(name: &str) -> Option<&'static str> {
+pub(super) fn instead(name: &str) -> Option<&'static str> {
     let entry = INSTEAD.iter().find(|(names, _)| names.contains(&name));
     entry.map(|(_, text)| *text)
 }
 
-fn by_kind(name: &str) -> Option<ByKind> {
+pub(super) fn by_kind(name: &str) -> Option<ByKind> {
     let entry = INSTEAD_BY_KIND
         .iter()
         .find(|(names, _)| names.contains(&name));
