@@ -148,12 +148,22 @@ impl TestNet {
 
     /// Both reals hold the virtual addresses, and take these tunnels' packets.
     fn prepare(&self, decap: &str) {
+        (0..2).for_each(|number| self.prepare_one(number, decap));
+    }
+
+    fn prepare_one(&self, number: usize, decap: &str) {
         let from = BALANCER.join(",");
-        for number in 0..2 {
-            let args = [VIP[0], VIP[1], "--decap", decap, "--from", &from];
-            self.real_side(number, &args).done();
-            self.real_side(number, &[]).done();
-        }
+        let args = [VIP[0], VIP[1], "--decap", decap, "--from", &from];
+        self.real_side(number, &args).done();
+        self.real_side(number, &[]).done();
+    }
+
+    /// Has a real lose a virtual address, or have it, and nothing else.
+    fn change_vip(&self, number: usize, change: &str, vip: &str) {
+        let length = if vip.contains(':') { 128 } else { 32 };
+        self.reals[number]
+            .ip(&[format!("addr {change} {vip}/{length} dev lo")])
+            .unwrap();
     }
 
     /// What a real counted of what came in tunnels.
@@ -338,6 +348,9 @@ fn served(backend: &str, forward: &str, decap: &str) {
     assert_eq!(weir.attachment("eth0").0, backend);
     live_soon(&weir, 2);
     assert_eq!(net.all_served_by(40), both);
+    // Both answer at the virtual addresses.
+    let alerts = weir.json(&["status"])["alerts"].to_string();
+    assert!(!alerts.contains("virtual address"), "{alerts}");
     for number in 0..2 {
         assert!(net.counted(number, "taken") > 0, "{number}");
         assert_eq!(net.counted(number, "malformed"), 0, "{number}");
@@ -468,4 +481,159 @@ fn root_only_balancers_reach_a_virtual_address_by_a_tunnel() {
     }
     net.router.ip(&["link set eth1 down".into()]).unwrap();
     live_soon(&weir, 1);
+}
+
+#[test]
+fn root_a_real_beyond_a_router_that_does_not_serve_a_virtual_address_is_down_by_name() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    for (forward, decap) in [("ipip", "ipip"), ("gue", "gue")] {
+        println!("{forward}");
+        asked_through_the_tunnel(forward, decap);
+    }
+}
+
+fn asked_through_the_tunnel(forward: &str, decap: &str) {
+    let net = TestNet::new("tcx");
+    for number in 0..2 {
+        for vip in VIP {
+            net.change_vip(number, "add", vip);
+        }
+    }
+    let text = config("tcx", &format!("forward = \"{forward}\"")).replace(
+        "check = { interval = \"1s\"",
+        "check = { interval = \"1s\", rise = 1, fall = 2",
+    );
+    let mut weir = Weir::start(&net.host, &text);
+    let alerts = |weir: &Weir| weir.json(&["status"])["alerts"].to_string();
+    let why = |real: &str, vip: &str| {
+        format!(
+            "{real} (no answer at the virtual address {vip} through the tunnel: the real needs it on its loopback interface and has to take the encapsulation off (weir real-side --decap))"
+        )
+    };
+    // Neither takes the encapsulation off: that is told, and none is taken out for it.
+    soon("the alert", || {
+        let alerts = alerts(&weir);
+        let told =
+            "pool web: all reals fail at a virtual address, so that none is taken out for it";
+        let names_all = REAL.iter().all(|real| alerts.contains(&why(real, VIP[0])));
+        (alerts.contains(told) && names_all).then_some(())
+    });
+    live_soon(&weir, 2);
+    // As soon as one does the other is out, until it does as well.
+    net.prepare_one(0, decap);
+    live_soon(&weir, 1);
+    assert_eq!(net.all_served_by(20), [0].into());
+    let told = format!("pool web does without {}", why(REAL[1], VIP[0]));
+    assert!(alerts(&weir).contains(&told), "{}", alerts(&weir));
+    net.prepare_one(1, decap);
+    live_soon(&weir, 2);
+    assert_eq!(net.all_served_by(40), BTreeSet::from([0, 1]));
+    for (number, real) in REAL.into_iter().enumerate() {
+        // It takes the encapsulation off, and has not what is inside.
+        for vip in VIP {
+            net.change_vip(number, "del", vip);
+            live_soon(&weir, 1);
+            assert_eq!(net.all_served_by(20), [1 - number].into());
+            let told = format!("pool web does without {}", why(real, vip));
+            assert!(alerts(&weir).contains(&told), "{}", alerts(&weir));
+            net.change_vip(number, "add", vip);
+            live_soon(&weir, 2);
+        }
+        // It has all virtual addresses, and takes nothing off.
+        net.real_side(number, &["--undo"]).done();
+        live_soon(&weir, 1);
+        assert_eq!(net.all_served_by(20), [1 - number].into());
+        // At a start as well.
+        weir.kill();
+        weir.run();
+        live_soon(&weir, 1);
+        assert_eq!(net.all_served_by(20), [1 - number].into());
+        net.prepare_one(number, decap);
+        live_soon(&weir, 2);
+    }
+    assert_eq!(net.all_served_by(40), BTreeSet::from([0, 1]));
+    // Nothing is left half open at a real, but while a check is on its way.
+    for real in &net.reals {
+        soon("a real with nothing half open", || {
+            let open = real.run("ss", &["-Htan", "state", "syn-recv"]).unwrap();
+            open.stdout.is_empty().then_some(())
+        });
+    }
+    // By a setting they are not asked.
+    weir.configure(&text.replace("fall = 2", "fall = 2, vip = false"));
+    weir.ask(&["reload"]).done();
+    net.real_side(0, &["--undo"]).done();
+    let since = std::time::Instant::now();
+    while since.elapsed() < std::time::Duration::from_secs(4) {
+        assert_eq!(pool(&weir)["live"], 2);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+/// The question leaves by the interface of the route, and the answer comes back by whichever.
+#[test]
+fn root_a_datagram_of_a_check_goes_through_the_tunnel_by_the_route_to_the_real() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let mut net = TestNet::new("tcx");
+    net.prepare("gue");
+    // Another way from the balancer to the router, by which packets for reals leave.
+    let opts = VethOpts::new(
+        &["10.9.0.1/24", "fd09::1/64"],
+        &["10.9.0.254/24", "fd09::254/64"],
+    );
+    let link = net
+        ._net
+        .veth(&net.host, "eth1", &net.router, "eth9", opts.unwrap());
+    net._veths.push(link.unwrap());
+    net.host
+        .ip(&[
+            "route replace 10.2.0.0/16 via 10.9.0.254".into(),
+            "route replace fd02::/16 via fd09::254".into(),
+        ])
+        .unwrap();
+    let at = |number: usize, address: &str| {
+        let at = SocketAddr::new(addr(address), 5353);
+        UdpServer::start(&net.reals[number], at).unwrap()
+    };
+    let _servers =
+        [0, 1].map(|number| [REAL[number], VIP[0], VIP[1]].map(|address| at(number, address)));
+    let forward = format!(
+        "forward = \"gue\"\ntunnel_source = [\"{}\", \"{}\"]",
+        BALANCER[0], BALANCER[1]
+    );
+    let text = config("tcx", &forward).replace(
+        "check = { interval = \"1s\"",
+        "check = { interval = \"1s\", rise = 1, fall = 2, udp = \"ping\", require_answer = true",
+    );
+    let weir = Weir::start(&net.host, &text);
+    let alerts = || weir.json(&["status"])["alerts"].to_string();
+    for back in ["eth0", "eth9"] {
+        println!("back by {back}");
+        if back == "eth9" {
+            let routes = ["192.0.2.1/32 via 10.9.0.1", "2001:db8::1/128 via fd09::1"];
+            let routes = routes.map(|route| format!("route add {route}"));
+            net.router.ip(&routes).unwrap();
+        }
+        for (number, real) in REAL.into_iter().enumerate() {
+            live_soon(&weir, 2);
+            soon("all to answer at the virtual addresses", || {
+                (!alerts().contains("virtual address")).then_some(())
+            });
+            for vip in VIP {
+                net.real_side(number, &["--undo", vip]).done();
+                live_soon(&weir, 1);
+                let why = format!(
+                    "pool web does without {real} (no answer at the virtual address {vip} through the tunnel: the real needs it on its loopback interface and has to take the encapsulation off (weir real-side --decap), and its server has to answer from there)"
+                );
+                assert!(alerts().contains(&why), "{}", alerts());
+                net.prepare_one(number, "gue");
+                live_soon(&weir, 2);
+            }
+        }
+        assert_eq!(net.all_served_by(40), BTreeSet::from([0, 1]));
+    }
 }

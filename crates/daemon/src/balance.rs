@@ -160,8 +160,8 @@ struct State {
     threads: Option<usize>,
     /// The time at which the flows of reals are counted next; `None`: now.
     count_flows_at: Option<Instant>,
-    /// The sockets by which reals are asked at virtual addresses, once one was.
-    vip_asker: Option<VipAsker>,
+    /// The sockets by which reals are asked at virtual addresses.
+    vip_asker: VipAsker,
     /// The reason why there are none.
     no_vip_asker: Option<String>,
 }

@@ -26,7 +26,7 @@ pub use interfaces::InterfaceAddress;
 pub(crate) use interfaces::{
     addresses as interface_addresses, all as interfaces, default_gateways, with_default_route,
 };
-pub(crate) use link::{Interface, interface};
+pub(crate) use link::{Interface, interface, interface_of};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, mac_text, neighbours, resolve};
 pub(crate) use parent_process::parent_of;

@@ -1,7 +1,10 @@
 //! Questions to a real at a virtual address: a TCP SYN or a UDP datagram as the packet path
 //! would send it on, to the real's link-layer address, and what comes back. A real answers it
 //! if it has the address; a host that has not drops it, for the packet has no hop left by
-//! which another one could answer in its place. Sockets are the caller's.
+//! which another one could answer in its place. Beyond a router it goes in an outer header
+//! ([`outer`]). Sockets are the caller's.
+
+pub mod outer;
 
 use std::net::IpAddr;
 
@@ -211,17 +214,25 @@ pub fn read(frame: &[u8]) -> Option<Answer> {
         [0x86, 0xdd] => false,
         _ => return None,
     };
+    let mac = |at: usize| [0, 1, 2, 3, 4, 5].map(|n| ethernet[at + n]);
+    let mut answer = read_packet(is_ipv4, rest)?;
+    (answer.question.source_mac, answer.question.real) = (mac(0), mac(6));
+    Some(answer)
+}
+
+/// Reads what a packet without a link-layer header answers, as [`read`] does. The question
+/// has link-layer addresses of zeros.
+pub fn read_packet(is_ipv4: bool, rest: &[u8]) -> Option<Answer> {
     let Packet {
         source: vip,
         dest: source,
         protocol,
         payload,
     } = packet(is_ipv4, rest)?;
-    let mac = |at: usize| [0, 1, 2, 3, 4, 5].map(|n| ethernet[at + n]);
     let answer = |protocol, [port, source_port]: [u16; 2], number, is_open| Answer {
         question: Question {
-            source_mac: mac(0),
-            real: mac(6),
+            source_mac: Mac::default(),
+            real: Mac::default(),
             source,
             protocol,
             source_port,
@@ -375,6 +386,18 @@ mod tests {
                     is_open,
                 };
                 assert_eq!(read, Some(expected));
+                // Without a link-layer header it says the same, but who sent it.
+                let frame = answer(&asked, flags, 0);
+                let bare = read_packet(asked.vip.is_ipv4(), &frame[ETHERNET..]);
+                let expected = Answer {
+                    question: Question {
+                        source_mac: [0; 6],
+                        real: [0; 6],
+                        ..asked
+                    },
+                    is_open,
+                };
+                assert_eq!(bare, Some(expected));
             }
         }
     }

@@ -162,7 +162,7 @@ impl State {
     pub(super) fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
         self.interface = config.interface.clone().unwrap_or_default();
         // Opened anew by the first who is asked; checks that are under way are begun anew.
-        (self.vip_asker, self.no_vip_asker) = (None, None);
+        (self.vip_asker, self.no_vip_asker) = (VipAsker::default(), None);
         self.threads = config.threads;
         let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
         self.pool_numbers.keep(&names);
@@ -275,16 +275,16 @@ impl State {
     /// Notes what has come of what was begun, and begins what is due.
     pub(super) fn check(&mut self) {
         let (mut under_way, mut commands) = (0, 0);
-        let asker = self.vip_asker.as_ref();
-        let answers = asker.map(VipAsker::read).unwrap_or_default();
+        let answers = self.vip_asker.read();
         for p in 0..self.pools.len() {
             for r in 0..self.pools[p].reals.len() {
                 let Pool { config, reals, .. } = &mut self.pools[p];
                 let real = &mut reals[r];
                 let is_command = real.check.as_ref().is_some_and(Check::is_command);
                 let own = real.check.as_mut().map(|c| c.look(&config.check.kind));
-                let vip = real.vip_check.as_mut().zip(self.vip_asker.as_ref());
-                let vip = vip.map(|(check, asker)| check.look(&answers, asker));
+                let asker = &mut self.vip_asker;
+                let vip = real.vip_check.as_mut();
+                let vip = vip.map(|check| check.look(&answers, asker));
                 match (own, vip) {
                     (Some(Some(outcome)), _) => {
                         real.check = None;
@@ -370,10 +370,11 @@ impl State {
         let link = link(&self.interface, is_protected)?;
         self.sources = self.find_sources();
         // Checks that are under way are over without an answer then, and begun anew.
-        let is_same = |asker: &VipAsker| link.as_ref().is_some_and(|l| asker.is_of(l.index, l.mac));
-        if !self.vip_asker.as_ref().is_some_and(is_same) {
-            self.vip_asker = None;
-            let all = self.pools.iter_mut().flat_map(|pool| &mut pool.reals);
+        let of = link.as_ref().map(|link| (link.index, link.mac));
+        if !self.vip_asker.keep_segment(of) {
+            let on_segment = |pool: &&mut Pool| pool.config.forward == Forward::L2;
+            let pools = self.pools.iter_mut().filter(on_segment);
+            let all = pools.flat_map(|pool| &mut pool.reals);
             all.for_each(RealState::forget_questions);
         }
         self.neighbours.begin();
@@ -409,6 +410,9 @@ impl State {
             }
         }
         self.neighbours.end();
+        let ways = self.reals().filter_map(|real| real.way);
+        let interfaces = ways.map(|way| way.ifindex).collect();
+        self.vip_asker.keep_senders(&interfaces);
         Ok(link)
     }
 

@@ -4,15 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use weir_core::balance::probe::Answer;
-
 use super::{
-    Pool, RealState, State,
+    Neighbours, Pool, RealState, State,
     config::{Emergency, Forward, PoolConfig},
     health::{Health, Life},
-    vip_check::{VipAsker, VipCheck},
+    tunnel,
+    vip_check::{Answers, TunnelWay, VipAsker, VipCheck, Way},
 };
-use crate::host::{Mac, interface, neighbours};
+use crate::host::{Mac, neighbours};
 
 /// How a real answers at the virtual addresses of its pool.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -20,8 +19,8 @@ pub(super) enum AtVips {
     /// No check there has ended yet.
     #[default]
     NotAsked,
-    /// The real passes its check, and cannot be asked there: it is no neighbour, or this host
-    /// has no socket for it, or no address.
+    /// The real passes its check, and cannot be asked there: it is no neighbour, or there is no
+    /// way to it, or this host has no socket for it, or no address.
     CannotBeAsked,
     /// It answers at those that were asked last.
     Answers,
@@ -109,8 +108,8 @@ impl RealState {
     fn look_at_stand_ins(
         &mut self,
         pool: &PoolConfig,
-        answers: &[Answer],
-        asker: &VipAsker,
+        answers: &Answers,
+        asker: &mut VipAsker,
     ) -> bool {
         let mut changed = false;
         for stand_in in self.stand_ins.values_mut() {
@@ -200,27 +199,61 @@ impl Pool {
 }
 
 impl State {
-    /// The link-layer address at which a real that has just answered can be asked; `None`: it
-    /// is none of the segment, or there are no sockets.
-    fn can_ask(&mut self, pool: usize, real: usize) -> Option<Mac> {
-        if self.vip_asker.is_none() {
-            let opened = match interface(&self.interface) {
-                Ok(Some(interface)) => VipAsker::open(interface),
-                Ok(None) => return None,
-                Err(error) => Err(error),
-            };
-            match opened {
-                Ok(asker) => (self.vip_asker, self.no_vip_asker) = (Some(asker), None),
-                Err(error) => self.no_vip_asker = Some(error.to_string()),
+    /// The way by which a real that has just answered can be asked; `None`: it is none of the
+    /// segment, packets have no way to it, or there are no sockets.
+    fn way_to_ask(&mut self, pool: usize, real: usize) -> Option<Way> {
+        let way = match &self.pools[pool].config.forward {
+            Forward::L2 => {
+                let opened = self.vip_asker.open_segment(&self.interface);
+                let index = self.note_asker(opened)??;
+                Way::Segment(self.mac_to_ask(pool, real, index)?)
+            }
+            Forward::Tunnel(_) => {
+                let opened = self.vip_asker.open_tunnels();
+                self.note_asker(opened)?;
+                Way::Tunnel(self.tunnel_to_ask(pool, real)?)
+            }
+            Forward::Proxy(_) => return None,
+        };
+        Some(way)
+    }
+
+    /// Takes note of why there are no sockets.
+    fn note_asker<T>(&mut self, opened: std::io::Result<T>) -> Option<T> {
+        match opened {
+            Ok(opened) => {
+                self.no_vip_asker = None;
+                Some(opened)
+            }
+            Err(error) => {
+                self.no_vip_asker = Some(error.to_string());
+                None
             }
         }
-        let asker = self.vip_asker.as_ref()?;
+    }
+
+    fn mac_to_ask(&self, pool: usize, real: usize, ifindex: u32) -> Option<Mac> {
         let real = &self.pools[pool].reals[real];
         // A first check has just made a neighbour of it.
         real.mac.or_else(|| {
-            let known = neighbours(asker.index()).ok()?;
+            let known = neighbours(ifindex).ok()?;
             known.get(&real.config.address).copied()
         })
+    }
+
+    fn tunnel_to_ask(&self, pool: usize, real: usize) -> Option<TunnelWay> {
+        let Pool { config, reals, .. } = &self.pools[pool];
+        let real = &reals[real];
+        if let Some(way) = &real.way {
+            return TunnelWay::of(way);
+        }
+        // A first check has just had the next hop resolved.
+        let Forward::Tunnel(tunnel) = &config.forward else {
+            return None;
+        };
+        let mut now = Neighbours::default();
+        let way = tunnel::way(config, tunnel, real.config.address, None, &mut now);
+        TunnelWay::of(&way.ok()?.ok()?)
     }
 
     /// Asks a real that has passed its check at the virtual addresses of its pool;
@@ -229,12 +262,13 @@ impl State {
         if !self.pools[pool].config.asks_vips() {
             return false;
         }
-        let mac = self.can_ask(pool, real);
+        let way = self.way_to_ask(pool, real);
         let Pool { config, reals, .. } = &mut self.pools[pool];
         let real = &mut reals[real];
-        let begun = mac.zip(self.vip_asker.as_mut()).and_then(|(mac, asker)| {
-            let at = (real.config.address, mac);
-            VipCheck::begin(config, at, real.vip_turn, &self.sources, asker)
+        let (sources, asker) = (&self.sources, &mut self.vip_asker);
+        let begun = way.and_then(|way| {
+            let at = (real.config.address, way);
+            VipCheck::begin(config, at, real.vip_turn, sources, asker)
         });
         if begun.is_none() {
             real.at_vips = AtVips::CannotBeAsked;
@@ -247,7 +281,7 @@ impl State {
     /// reals it stands in.
     pub(super) fn begin_stand_in_checks(&mut self, pool: usize, real: usize) {
         let Pool { config, reals, .. } = &self.pools[pool];
-        if config.forward != Forward::L2 || reals[real].is_emergency {
+        if config.is_proxied() || reals[real].is_emergency {
             return;
         }
         let serves = |other: &PoolConfig| {
@@ -260,35 +294,30 @@ impl State {
         if served.is_empty() {
             return;
         }
-        let Some(mac) = self.can_ask(pool, real) else {
+        let Some(way) = self.way_to_ask(pool, real) else {
             return;
         };
         let mut stand_ins: BTreeMap<String, StandIn> =
             std::mem::take(&mut self.pools[pool].reals[real].stand_ins);
         for other in served {
-            let Some(asker) = self.vip_asker.as_mut() else {
-                break;
-            };
             let config = &self.pools[other].config;
             let stand_in = stand_ins.entry(config.name.clone());
             let stand_in = stand_in.or_insert(StandIn::NEW);
             if stand_in.check.is_none() {
-                let at = (self.pools[pool].reals[real].config.address, mac);
-                stand_in.check = VipCheck::begin(config, at, stand_in.turn, &self.sources, asker);
+                let at = (self.pools[pool].reals[real].config.address, way);
+                let (sources, asker) = (&self.sources, &mut self.vip_asker);
+                stand_in.check = VipCheck::begin(config, at, stand_in.turn, sources, asker);
             }
         }
         self.pools[pool].reals[real].stand_ins = stand_ins;
     }
 
     /// Takes note of answers of reals that would stand in for those of other pools.
-    pub(super) fn look_at_stand_ins(&mut self, answers: &[Answer]) {
-        let Some(asker) = &self.vip_asker else {
-            return;
-        };
+    pub(super) fn look_at_stand_ins(&mut self, answers: &Answers) {
         let mut changed = false;
         for Pool { config, reals, .. } in &mut self.pools {
             for real in reals {
-                changed |= real.look_at_stand_ins(config, answers, asker);
+                changed |= real.look_at_stand_ins(config, answers, &mut self.vip_asker);
             }
         }
         // Who takes a pool's flows in an emergency may be another.

@@ -3,24 +3,26 @@
 //! link-layer address, as the packet path sends it those of clients. A real without the
 //! address gives no answer.
 //!
+//! A real beyond a router is asked in the outer header of its pool, as the packet path sends
+//! it those of clients: one that does not take that off gives no answer either. It answers
+//! from the virtual address, past the tunnel, by whichever interface that comes.
+//!
 //! The kernel of this host, which may have the virtual address itself, neither sends such
 //! a frame nor takes the answer to it, so both go through packet sockets. Port and number
 //! are drawn anew for each question: nobody who does not see it can answer in a real's place
 //! (but the answer to a `udp` check, which has no number), and a real that still waits for
 //! the end of an earlier one (its RST was lost) answers all the same.
 
+mod asker;
 mod filter;
+mod senders;
 
 use std::{
-    hash::{BuildHasher, RandomState},
     io,
     net::{IpAddr, UdpSocket},
-    os::fd::OwnedFd,
     time::Instant,
 };
 
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::set_socket_recv_buffer_size_force};
-use socket2::{Domain, Protocol, Socket, Type};
 use weir_core::{
     Protocol as Transport,
     balance::probe::{self, Answer, Question},
@@ -28,131 +30,17 @@ use weir_core::{
 
 use super::{
     check::dns_query,
-    config::{CheckKind, Forward, PoolConfig},
+    config::{CheckKind, PoolConfig},
     sources,
 };
-use crate::host::{Interface, InterfaceAddress, Mac};
-use filter::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, filter};
+use crate::host::InterfaceAddress;
+pub(super) use asker::{Answers, TunnelWay, VipAsker, Way};
+use asker::{FIRST_PORT, LAST_PORT};
 
 /// The most virtual addresses that one check asks; of more, the next ones come next.
 const AT_ONCE: usize = 8;
-/// So many frames are read at a time.
-const FRAMES: usize = 4096;
-/// So much of a frame is read: any headers in front of a TCP header, or those of the packet
-/// that an error quotes.
-const LONGEST: usize = 128;
-/// The ports of this host that ask: above those that Linux gives away.
-const FIRST_PORT: u16 = 61_000;
-const LAST_PORT: u16 = 64_999;
 /// So often a port is drawn for a datagram until one is free.
 const DRAWS: usize = 16;
-/// Room for the answers of all reals that are asked at once, in bytes.
-const RECEIVE_BUFFER: usize = 8 << 20;
-
-/// The sockets by which reals of an interface's segment are asked.
-pub(super) struct VipAsker {
-    interface: Interface,
-    /// The packet sockets of IPv4 and of IPv6.
-    sockets: [OwnedFd; 2],
-    numbers: RandomState,
-    asked: u64,
-}
-
-impl VipAsker {
-    /// Opens the sockets.
-    ///
-    /// # Errors
-    /// The daemon may not have packet sockets (CAP_NET_RAW), or the interface is gone.
-    pub(super) fn open(interface: Interface) -> io::Result<Self> {
-        let open = |ethertype: u16| {
-            let protocol = Protocol::from(i32::from(ethertype.to_be()));
-            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
-            socket.set_nonblocking(true)?;
-            socket.attach_filter(&filter(ethertype, FIRST_PORT..=LAST_PORT, LONGEST))?;
-            let socket = OwnedFd::from(socket);
-            interface.bind(&socket)?;
-            // Without CAP_NET_ADMIN the usual room must do.
-            let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);
-            // What came before, of any interface.
-            for _ in 0..FRAMES {
-                if recv(&socket, &mut [0; 1], RecvFlags::empty()).is_err() {
-                    break;
-                }
-            }
-            Ok::<_, io::Error>(socket)
-        };
-        Ok(Self {
-            sockets: [open(ETHERTYPE_IPV4)?, open(ETHERTYPE_IPV6)?],
-            interface,
-            numbers: RandomState::new(),
-            asked: 0,
-        })
-    }
-
-    /// The index of the interface.
-    pub(super) fn index(&self) -> u32 {
-        self.interface.index
-    }
-
-    /// Whether it is the same interface still, with the same link-layer address.
-    pub(super) fn is_of(&self, index: u32, mac: Mac) -> bool {
-        (self.interface.index, self.interface.mac) == (index, mac)
-    }
-
-    fn send(&self, frame: &[u8], vip: IpAddr) -> io::Result<()> {
-        send(
-            &self.sockets[usize::from(vip.is_ipv6())],
-            frame,
-            SendFlags::empty(),
-        )?;
-        Ok(())
-    }
-
-    /// What has come back since, at most so much at a time. A real whose port is open is
-    /// told at once, and however late, that no connection follows.
-    pub(super) fn read(&self) -> Vec<Answer> {
-        let mut answers = Vec::new();
-        let mut frame = [0; LONGEST];
-        for socket in &self.sockets {
-            for _ in 0..FRAMES {
-                // There is none, or the interface is gone: that is seen each second.
-                let Ok((len, _)) = recv(socket, &mut frame, RecvFlags::empty()) else {
-                    break;
-                };
-                let Some(answer) = probe::read(&frame[..len]) else {
-                    continue;
-                };
-                if answer.is_open && answer.question.protocol == Transport::Tcp {
-                    // Lost, the real gives up by itself within a minute.
-                    let _ = self.send(&probe::reset(&answer.question), answer.question.vip);
-                }
-                answers.push(answer);
-            }
-        }
-        answers
-    }
-
-    fn question(&mut self, real: Mac, source: IpAddr, vip: IpAddr, by: &By<'_>) -> Question {
-        self.asked += 1;
-        let drawn = self.numbers.hash_one(self.asked);
-        let ports = u64::from(LAST_PORT - FIRST_PORT + 1);
-        Question {
-            source_mac: self.interface.mac,
-            real,
-            source,
-            protocol: by.protocol(),
-            source_port: FIRST_PORT + ((drawn >> 32) % ports) as u16,
-            vip,
-            port: by.port,
-            number: match by.asks {
-                Asks::Syn { .. } => drawn as u32,
-                Asks::Name(_) => (drawn as u32 & 0xffff).max(1),
-                Asks::Payload(_) => 0,
-            },
-        }
-    }
-}
-
 /// How a real is asked.
 #[derive(Clone, Copy)]
 enum Asks<'a> {
@@ -196,16 +84,44 @@ impl By<'_> {
         }
     }
 
+    /// `None`: there are no sockets for it.
+    fn question(
+        &self,
+        way: &Way,
+        source: IpAddr,
+        vip: IpAddr,
+        asker: &mut VipAsker,
+    ) -> Option<Question> {
+        let [source_mac, real] = asker.ends(way)?;
+        let drawn = asker.draw();
+        let ports = u64::from(LAST_PORT - FIRST_PORT + 1);
+        Some(Question {
+            source_mac,
+            real,
+            source,
+            protocol: self.protocol(),
+            source_port: FIRST_PORT + ((drawn >> 32) % ports) as u16,
+            vip,
+            port: self.port,
+            number: match self.asks {
+                Asks::Syn { .. } => drawn as u32,
+                Asks::Name(_) => (drawn as u32 & 0xffff).max(1),
+                Asks::Payload(_) => 0,
+            },
+        })
+    }
+
     /// A question to a real at this virtual address. One by a datagram has a port of its own,
     /// so that the answer to another question is none to this one.
-    fn ask(&self, real: Mac, source: IpAddr, vip: IpAddr, asker: &mut VipAsker) -> AskedAt {
-        let mut question = asker.question(real, source, vip, self);
+    /// `None`: it cannot be asked so, because there is no socket or it is too long for the way.
+    fn ask(&self, way: &Way, source: IpAddr, vip: IpAddr, asker: &mut VipAsker) -> Option<AskedAt> {
+        let mut question = self.question(way, source, vip, asker)?;
         let mut holds_port = None;
         if self.protocol() == Transport::Udp {
             for _ in 0..DRAWS {
                 match UdpSocket::bind((source, question.source_port)) {
                     Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                        question = asker.question(real, source, vip, self);
+                        question = self.question(way, source, vip, asker)?;
                     }
                     bound => {
                         holds_port = bound.ok();
@@ -214,12 +130,13 @@ impl By<'_> {
                 }
             }
         }
-        AskedAt {
-            frame: self.frame(&question),
+        let frame = self.frame(&question);
+        way.takes(&frame, &question).then_some(AskedAt {
+            frame,
             is_answered: false,
             _holds_port: holds_port,
             question,
-        }
+        })
     }
 }
 
@@ -262,6 +179,7 @@ impl AskedAt {
 
 /// A real that is being asked.
 pub(super) struct VipCheck {
+    way: Way,
     asked: Vec<AskedAt>,
     /// Whether a port that is closed is as bad as silence.
     must_be_open: bool,
@@ -273,11 +191,12 @@ pub(super) struct VipCheck {
 
 impl VipCheck {
     /// Asks a real at the virtual addresses of its pool, from the `turn`th on. `None`:
-    /// there is nothing to ask. The pool is not on the segment, has no TCP port and no check
-    /// by a datagram that is answered, or this host no address of its own to ask from.
+    /// there is nothing to ask. The pool is relayed for, has no TCP port and no check by a
+    /// datagram that is answered, or this host no address of its own to ask from; or the
+    /// datagram is too long for the tunnel.
     pub(super) fn begin(
         pool: &PoolConfig,
-        (address, mac): (IpAddr, Mac),
+        (address, to): (IpAddr, Way),
         turn: usize,
         sources: &[InterfaceAddress],
         asker: &mut VipAsker,
@@ -285,7 +204,7 @@ impl VipCheck {
         if !pool.asks_vips() {
             return None;
         }
-        let by = way(pool)?;
+        let by = asked_by(pool)?;
         // The address that the real has just answered to, where it is of the family.
         let source = |vip: IpAddr| match vip.is_ipv4() == address.is_ipv4() {
             true => sources::of(sources, address),
@@ -294,11 +213,12 @@ impl VipCheck {
         let asked = next(&pool.vips, turn, source);
         let asked = asked.into_iter();
         let asked: Vec<_> = asked
-            .map(|(vip, source)| by.ask(mac, source, vip, asker))
+            .filter_map(|(vip, source)| by.ask(&to, source, vip, asker))
             .collect();
         let now = Instant::now();
         let timeout = pool.check.timeout;
         let check = Self {
+            way: to,
             asked,
             must_be_open: by.must_be_open(),
             refused: None,
@@ -313,30 +233,35 @@ impl VipCheck {
     /// one the same are asked again.
     pub(super) const STEP: usize = AT_ONCE;
 
-    /// A frame that cannot be sent is one that is not answered.
-    fn ask(&self, asker: &VipAsker) {
+    fn ask(&self, asker: &mut VipAsker) {
         for AskedAt {
             question, frame, ..
         } in self.asked.iter().filter(|asked| !asked.is_answered)
         {
-            if let Err(error) = asker.send(frame, question.vip) {
-                tracing::debug!("cannot ask at {}: {error}", question.vip);
-            }
+            asker.send(&self.way, frame, question);
         }
     }
 
     /// Takes note of answers to any questions, and says what is known by now.
     pub(super) fn look(
         &mut self,
-        answers: &[Answer],
-        asker: &VipAsker,
+        answers: &Answers,
+        asker: &mut VipAsker,
     ) -> Option<Result<(), String>> {
-        for answer in answers {
+        for answer in answers.by(&self.way) {
             let mut asked = self.asked.iter_mut();
             let Some(asked) = asked.find(|asked| asked.is_answered_by(answer)) else {
                 continue;
             };
             asked.is_answered = true;
+            if let Way::Tunnel(_) = self.way
+                && answer.is_open
+                && answer.question.protocol == Transport::Tcp
+            {
+                // Only here is known which real it goes to. Lost, or when the answer comes later
+                // than the check ends, the real gives up by itself within a minute.
+                asker.send(&self.way, &probe::reset(&asked.question), &asked.question);
+            }
             if !answer.is_open && self.must_be_open {
                 self.refused = Some(asked.question.vip);
             }
@@ -357,8 +282,15 @@ impl VipCheck {
                 Transport::Udp => ", and its server has to answer from there",
                 _ => "",
             };
+            let (by, decap) = match self.way {
+                Way::Segment(_) => ("", " (weir real-side)"),
+                Way::Tunnel(_) => (
+                    " through the tunnel",
+                    " and has to take the encapsulation off (weir real-side --decap)",
+                ),
+            };
             return Some(Err(format!(
-                "no answer at the virtual address {}: the real needs it on its loopback interface (weir real-side){server}",
+                "no answer at the virtual address {}{by}: the real needs it on its loopback interface{decap}{server}",
                 question.vip
             )));
         }
@@ -373,13 +305,13 @@ impl VipCheck {
 impl PoolConfig {
     /// Whether its reals are asked at its virtual addresses as well.
     pub(crate) fn asks_vips(&self) -> bool {
-        self.check.asks_vips && self.forward == Forward::L2
+        self.check.asks_vips && !self.is_proxied()
     }
 }
 
 /// How a real is asked: as the check asks, at its port, if clients are sent to that and an
 /// answer can be told from silence, or else by a SYN at the pool's first TCP port.
-fn way(pool: &PoolConfig) -> Option<By<'_>> {
+fn asked_by(pool: &PoolConfig) -> Option<By<'_>> {
     let checked = pool.check.port;
     // Of all ports one may be the check's alone, and closed at the virtual address.
     let named = |of: &&weir_core::PortRange| !of.is_all();

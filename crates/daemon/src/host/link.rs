@@ -9,7 +9,7 @@ use std::{
 use nix::{
     errno::Errno,
     ifaddrs::InterfaceAddress,
-    net::if_::{InterfaceFlags, if_nametoindex},
+    net::if_::{InterfaceFlags, if_indextoname, if_nametoindex},
     sys::socket::LinkAddr,
 };
 
@@ -66,6 +66,18 @@ pub(crate) fn interface(name: &str) -> io::Result<Option<Interface>> {
     }))
 }
 
+/// The one of this index, if there is one.
+pub(crate) fn interface_of(index: u32) -> io::Result<Option<Interface>> {
+    let name = match if_indextoname(index) {
+        Ok(name) => name,
+        Err(Errno::ENODEV | Errno::ENXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let name = name.to_str().map_err(io::Error::other)?;
+    // Renamed since, it may be another one.
+    Ok(interface(name)?.filter(|found| found.index == index))
+}
+
 /// Without the label of an IPv4 address, as in `eth0:1`.
 fn name_of(one: &InterfaceAddress) -> &str {
     let name = one.interface_name.as_str();
@@ -88,5 +100,8 @@ mod tests {
         let lo = interface("lo").unwrap().unwrap();
         assert_eq!((lo.index, lo.mac), (if_nametoindex("lo").unwrap(), [0; 6]));
         assert!(lo.addresses.contains(&IpAddr::from([127, 0, 0, 1])));
+        let same = interface_of(lo.index).unwrap().unwrap();
+        assert_eq!((same.index, same.mac), (lo.index, lo.mac));
+        assert!(interface_of(u32::MAX >> 1).unwrap().is_none());
     }
 }

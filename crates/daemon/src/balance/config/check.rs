@@ -41,7 +41,8 @@ pub struct CheckConfig {
     pub rise: u32,
     /// Failures in a row that make one dead.
     pub fall: u32,
-    /// Whether a real on the segment must answer at the pool's virtual addresses as well.
+    /// Whether a real must answer at the pool's virtual addresses as well, unless it is
+    /// relayed for.
     pub asks_vips: bool,
 }
 
@@ -141,9 +142,9 @@ pub(super) fn read(
         let vip_line = check.line_of("vip").unwrap_or(line);
         if let Some(asks_vips) = check.boolean("vip") {
             config.asks_vips = asks_vips;
-            if asks_vips && *forward != Forward::L2 {
+            if asks_vips && matches!(forward, Forward::Proxy(_)) {
                 let why = format!(
-                    "vip in {of} is true, and only reals on the segment can be asked at virtual addresses; allowed: with forward = \"l2\""
+                    "vip in {of} is true, and reals that this host relays to have no virtual addresses; allowed: with forward = \"l2\", \"ipip\" or \"gue\""
                 );
                 check.error(vip_line, why);
             }

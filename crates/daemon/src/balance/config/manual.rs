@@ -145,7 +145,7 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "pool.NAME.check",
-        about: "Asks each real at its own address, and with forward = \"l2\" at the pool's virtual addresses as well (vip). Without http, dns and udp a TCP connection is all that is asked.",
+        about: "Asks each real at its own address, and at the pool's virtual addresses as well (vip), unless forward is \"proxy\". Without http, dns and udp a TCP connection is all that is asked.",
         needs: &[],
         keys: &[
             key(
@@ -199,7 +199,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "vip",
                 Is("true"),
-                "Whether a real that passes must answer at the pool's virtual addresses, too, by TCP and at its link-layer address: one that has them not on its loopback interface is down. Of pools with a TCP port and forward = \"l2\".",
+                "Whether a real that passes must answer at the pool's virtual addresses, too, by TCP and on the way of clients' packets (to its link-layer address, or through the tunnel): one that has them not on its loopback interface, or does not take the encapsulation off, is down. Of pools with a TCP port. Not true with forward = \"proxy\".",
             ),
         ],
     },

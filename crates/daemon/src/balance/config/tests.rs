@@ -411,6 +411,24 @@ fn a_proxy_is_read_and_needs_no_interface() {
 }
 
 #[test]
+fn reals_of_the_segment_and_beyond_a_router_are_asked_at_virtual_addresses() {
+    for (words, asks) in [
+        ("", true),
+        ("forward = \"ipip\"", true),
+        ("forward = \"gue\"", true),
+        ("forward = \"gue\"\ncheck = { vip = true }", true),
+        ("forward = \"ipip\"\ncheck = { vip = false }", false),
+        ("check = { vip = false }", false),
+        ("forward = \"proxy\"", false),
+    ] {
+        let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"10.0.0.11\" }]";
+        let read = check(&format!("{BALANCE}{pool}\n{words}\n")).unwrap();
+        let pools = read.balance.unwrap().pools;
+        assert_eq!(pools[0].asks_vips(), asks, "{words}");
+    }
+}
+
+#[test]
 fn a_check_is_read() {
     let kind = |words: &str| {
         let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\", \"53/udp\"]\nreals = [{ address = \"10.0.0.11\" }]";
@@ -675,6 +693,10 @@ fn mistakes_are_named() {
                 "vip = [\"2001:db8::80\"]\nforward = \"proxy\"\ntransparent = true",
             ),
             "transparent in [pool.web]: its virtual addresses and reals are of both families",
+        ),
+        (
+            usual("", "forward = \"proxy\"\ncheck = { vip = true }"),
+            ":5: vip in [pool.web.check] is true, and reals that this host relays to have no virtual addresses; allowed: with forward = \"l2\", \"ipip\" or \"gue\"",
         ),
         (
             "[proxy]\nthreads = 0".to_owned(),

@@ -4,10 +4,9 @@
 use std::ops::RangeInclusive;
 
 use socket2::SockFilter;
-use weir_core::balance::probe::ETHERNET;
 
-pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
-pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 const ICMP: u32 = 1;
@@ -89,16 +88,34 @@ fn assemble(lines: &[Line]) -> Vec<SockFilter> {
     filter
 }
 
+/// The protocol of Ethernet frames with a packet of this family.
+pub(super) fn ethertype(is_ipv6: bool) -> u16 {
+    match is_ipv6 {
+        true => ETHERTYPE_IPV6,
+        false => ETHERTYPE_IPV4,
+    }
+}
+
+/// Takes nothing: of a socket that only sends.
+pub(super) fn nothing() -> Vec<SockFilter> {
+    vec![SockFilter::new(RETURN, 0, 0, 0)]
+}
+
 /// Takes the first `length` bytes of what may answer one of the `ports` that ask, and nothing
 /// else: TCP segments which acknowledge a SYN or refuse it, datagrams, and "port unreachable".
 /// The kernel asks it of each packet of the family that reaches this host's stack by the
-/// interface.
-pub(super) fn filter(ethertype: u16, ports: RangeInclusive<u16>, length: usize) -> Vec<SockFilter> {
+/// interface, or by any. `l2`: bytes of the link-layer header that the socket shows.
+pub(super) fn filter(
+    is_ipv6: bool,
+    l2: usize,
+    ports: RangeInclusive<u16>,
+    length: usize,
+) -> Vec<SockFilter> {
     use Label::{Datagram, Error, Leave, Next, Take};
-    let l3 = ETHERNET as u32;
-    let (header_length, protocol, icmp, unreachable) = match ethertype == ETHERTYPE_IPV4 {
-        true => ((LOAD_HEADER_LENGTH, l3), l3 + 9, ICMP, UNREACHABLE),
-        false => ((LOAD_INDEX, 40), l3 + 6, ICMPV6, UNREACHABLE_V6),
+    let l3 = l2 as u32;
+    let (header_length, protocol, icmp, unreachable) = match is_ipv6 {
+        false => ((LOAD_HEADER_LENGTH, l3), l3 + 9, ICMP, UNREACHABLE),
+        true => ((LOAD_INDEX, 40), l3 + 6, ICMPV6, UNREACHABLE_V6),
     };
     let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
     let run = |code, value| Line::Do { code, value };
@@ -140,21 +157,22 @@ mod tests {
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
     };
     use socket2::Socket;
+    use weir_core::balance::probe::ETHERNET;
 
     use super::*;
 
-    /// An Ethernet frame with a transport header: of IPv4 behind as many words of options.
-    fn frame(ethertype: u16, options: u8, protocol: u8, transport: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; 12];
-        frame.extend(ethertype.to_be_bytes());
+    /// A packet with a transport header behind so long a link-layer header: of IPv4 behind as
+    /// many words of options.
+    fn frame(is_ipv6: bool, l2: usize, options: u8, protocol: u8, transport: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; l2];
         let start = frame.len();
-        match ethertype {
-            ETHERTYPE_IPV4 => {
+        match is_ipv6 {
+            false => {
                 frame.resize(start + 20 + 4 * usize::from(options), 0);
                 frame[start] = 0x45 + options;
                 frame[start + 9] = protocol;
             }
-            _ => {
+            true => {
                 frame.resize(start + 40, 0);
                 frame[start] = 0x60;
                 frame[start + 6] = protocol;
@@ -181,20 +199,18 @@ mod tests {
     /// The kernel runs the filter, on a pair of sockets that needs no right.
     #[test]
     fn answers_are_taken_and_all_else_is_left() {
-        for (ethertype, options) in [
-            (ETHERTYPE_IPV4, 0),
-            (ETHERTYPE_IPV4, 3),
-            (ETHERTYPE_IPV6, 0),
-        ] {
+        let families = [(false, 0), (false, 3), (true, 0)];
+        let all = [ETHERNET, 0].map(|l2| families.map(|(is_ipv6, options)| (l2, is_ipv6, options)));
+        for (l2, is_ipv6, options) in all.into_iter().flatten() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let (ask, answer) =
                 socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
             let ask = Socket::from(ask);
-            ask.attach_filter(&filter(ethertype, 61_000..=64_999, 128))
+            ask.attach_filter(&filter(is_ipv6, l2, 61_000..=64_999, 128))
                 .unwrap();
-            let (icmp_protocol, unreachable, other) = match ethertype {
-                ETHERTYPE_IPV4 => (1, icmp(3, 3), icmp(3, 1)),
-                _ => (58, icmp(1, 4), icmp(1, 3)),
+            let (icmp_protocol, unreachable, other) = match is_ipv6 {
+                false => (1, icmp(3, 3), icmp(3, 1)),
+                true => (58, icmp(1, 4), icmp(1, 3)),
             };
             let datagram = |port: u16| segment(port, 0)[..8].to_vec();
             let cases = [
@@ -214,12 +230,12 @@ mod tests {
                 (false, 47, segment(61_000, 0x12)),
             ];
             for (n, (is_taken, protocol, transport)) in cases.into_iter().enumerate() {
-                let frame = frame(ethertype, options, protocol, &transport);
+                let frame = frame(is_ipv6, l2, options, protocol, &transport);
                 // A filter that leaves a packet refuses it to a sender on this host.
                 let _ = send(&answer, &frame, SendFlags::empty());
                 let mut buffer = [0; 256];
                 let got = recv(&ask, &mut buffer, RecvFlags::empty());
-                assert_eq!(got.is_ok(), is_taken, "{ethertype:x} {options} {n}");
+                assert_eq!(got.is_ok(), is_taken, "{is_ipv6} {l2} {options} {n}");
             }
         }
     }
