@@ -145,7 +145,7 @@ fn root_a_pool_is_drained_disabled_and_enabled_as_a_whole() {
     }
     weir.kill();
     weir.run();
-    live_soon(&weir, 1);
+    served_by_soon(&weir, "emergency");
     assert_eq!(modes(&weir), ["draining", "enabled", "enabled"]);
     let answer = weir.json(&["pool", "disable", "web"]);
     assert_eq!(
