@@ -14,7 +14,7 @@ use super::{
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
 pub struct AppStatus {
-    /// How it is seen who sends on a connection: `tracepoint` or `fentry`.
+    /// How it is seen who sends on a connection: `tracepoint`, `fentry` or `push`.
     pub level: &'static str,
     /// What it does not see, or does not tell.
     pub misses: Vec<&'static str>,
