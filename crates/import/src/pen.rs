@@ -50,6 +50,8 @@ struct Pen {
     idle_timeout: Option<u64>,
     connections: Option<u64>,
     emergency: Option<Server>,
+    /// The first place at which Pen and this may read a line about lists differently.
+    doubtful: Option<Place>,
     /// What has no setting here, in the order in which it was typed, each once.
     remarks: Vec<Remark>,
     words: usize,
@@ -126,16 +128,37 @@ impl Pen {
         read: &Read<'_>,
         depth: usize,
     ) -> Result<(), Error> {
-        for (number, line) in text.lines().enumerate() {
+        for (number, line) in text.split('\n').enumerate() {
             self.count()?;
             let place = format!("{name}:{}", number + 1);
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let is_comment = words.first().is_none_or(|word| word.starts_with('#'));
-            if !is_comment {
-                self.command(&place, &words, read, depth)?;
-            }
+            self.read_line(&place, line, read, depth)?;
         }
         Ok(())
+    }
+
+    /// One command with its words. Pen splits at blanks alone, so that of another white space
+    /// a word of Pen's has more than one here.
+    fn read_line(
+        &mut self,
+        place: &str,
+        line: &str,
+        read: &Read<'_>,
+        depth: usize,
+    ) -> Result<(), Error> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.first().is_none_or(|word| word.starts_with('#')) {
+            return Ok(());
+        }
+        let is_about_lists = words.iter().any(|word| word.ends_with("acl"));
+        if is_about_lists && line.contains(|c: char| c.is_whitespace() && c != ' ') {
+            self.doubt(place);
+        }
+        self.command(place, &words, read, depth)
+    }
+
+    /// Which clients Pen serves by this line is not known for certain.
+    fn doubt(&mut self, place: &str) {
+        self.doubtful.get_or_insert_with(|| place.to_owned());
     }
 }
 

@@ -43,12 +43,25 @@ impl Entry {
                 let letters = <[u8; 2]>::try_from(code.as_bytes()).ok();
                 let country = letters.and_then(Country::from_letters);
                 let country = country.filter(|country| country.name().is_some());
-                Who::Country(country.ok_or("asked: that is no country's code")?)
+                let country = country.ok_or("asked: that is no country's code")?;
+                if country.to_string() != *code {
+                    return Err("asked: a country's code in small letters: in Pen that matches nobody. Is it meant?".to_owned());
+                }
+                Who::Country(country)
             }
             [addr] if addr.contains(':') => {
                 let (addr, bits) = addr.split_once('/').unwrap_or((addr, "128"));
-                let prefix = addr.parse::<Ipv6Addr>().ok().zip(bits.parse().ok());
-                let prefix = prefix.and_then(|(addr, bits)| Prefix::new(addr.into(), bits));
+                let typed = addr.parse::<Ipv6Addr>().ok().zip(bits.parse().ok());
+                let Some((addr, bits)) = typed.filter(|(_, bits)| *bits <= 128) else {
+                    return Err("asked: that is no IPv6 prefix".to_owned());
+                };
+                if addr.to_ipv4_mapped().is_some() {
+                    return Err("asked: in Pen an IPv4 client is matched by IPv4 entries alone. Which prefix is meant?".to_owned());
+                }
+                if bits < 128 && addr.to_bits() << bits != 0 {
+                    return Err("asked: the address has bits behind its length: in Pen that matches nobody. Which prefix is meant?".to_owned());
+                }
+                let prefix = Prefix::new(addr.into(), bits);
                 Who::Prefix(prefix.ok_or("asked: that is no IPv6 prefix")?)
             }
             [addr] => Who::Prefix(v4(addr, "255.255.255.255")?),
@@ -259,7 +272,11 @@ mod tests {
             ("permit 192.0.2.1 255.255.255.0", "matches nobody"),
             ("permit 192.0.2.0 255.0.255.0", "gaps"),
             ("permit country XX", "no country's code"),
+            ("permit country de", "small letters"),
             ("permit 2001:db8::/129", "no IPv6 prefix"),
+            ("permit 2001:db8::1/64", "bits behind its length"),
+            ("permit 2001:db8::1/0", "bits behind its length"),
+            ("permit ::ffff:192.0.2.1", "by IPv4 entries alone"),
             ("permit www", "no IPv4 address"),
             ("allow 192.0.2.1", "permits or denies"),
             ("permit", "names an address"),

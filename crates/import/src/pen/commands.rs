@@ -137,7 +137,7 @@ impl Pen {
         let place = place.as_str();
         match words {
             ["include", name] => return self.include(place, name, read, depth),
-            ["no", "acl", number] => match list_number(number) {
+            ["no", "acl", number, ..] => match list_number(number) {
                 Some(number) => self.acls[number] = Default::default(),
                 None => self.no_list(place),
             },
@@ -159,6 +159,10 @@ impl Pen {
             ["tarpit_acl", "-1"] => self.tarpit_acl = None,
             [name @ ("client_acl" | "tarpit_acl"), number, ..] => {
                 let number = list_number(number).unwrap_or_else(|| {
+                    // Of "1x" Pen takes the digits.
+                    if number.parse::<i64>().is_err() {
+                        self.doubt(place);
+                    }
                     self.remark(
                         place,
                         "changed: access lists have the numbers 0 to 9: Pen takes list 0, and so does this",
@@ -232,6 +236,7 @@ impl Pen {
     }
 
     fn no_list(&mut self, place: &str) {
+        self.doubt(place);
         self.remark(
             place,
             "not carried over: access lists have the numbers 0 to 9",

@@ -32,6 +32,11 @@ fn of_servers(pen: &Pen) -> Vec<usize> {
 /// Why the pool would serve clients whom Pen denies, or deny others, if it was in force as
 /// it stands.
 pub(super) fn obstacle(pen: &Pen) -> Option<String> {
+    if let Some(place) = &pen.doubtful {
+        return Some(format!(
+            "{place} may be read otherwise by Pen (the number of a list is one of 0 to 9, and only blanks separate words): which clients it serves is not known."
+        ));
+    }
     let number = of_clients(pen);
     let acl = number.map(|number| (number, &pen.acls[number]));
     let count = acl.map_or(0, |(_, acl)| acl.rules().len());
@@ -130,4 +135,87 @@ fn about_clients(pen: &Pen, number: usize) -> Vec<String> {
         told.push(format!("asked: {name}: has this Pen GeoIP and its database? Without them no entry with a country matches anybody there; here countries are those of weir's own database."));
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pen::{Imported, command_line};
+
+    fn imported(line: &str, files: &[(&str, &str)]) -> Imported {
+        let read = |name: &str| {
+            let file = files.iter().find(|(known, _)| *known == name);
+            file.map(|(_, text)| (*text).to_owned())
+                .ok_or_else(|| format!("no {name}"))
+        };
+        let all = format!("pen {line} 192.0.2.10:80 192.0.2.2 192.0.2.3");
+        command_line(&all, &read).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// Lines that Pen reads otherwise than they look: who is served is left to a person.
+    #[test]
+    fn a_pool_whose_lists_are_read_in_doubt_is_a_comment() {
+        for lines in [
+            "acl 1x permit 192.0.2.1\nclient_acl 1",
+            "acl 1 permit 192.0.2.1\nclient_acl 1x",
+            "server 0 acl 12",
+            "server 0 acl -1",
+            "acl 0 permit 127.0.0.0\t255.0.0.0",
+            "acl 0 permit 127.0.0.1\r",
+            "acl 0 permit 192.0.2.1\n\tno acl 0",
+            "acl 0 permit 2001:db8::1/64",
+            "acl 0 permit country de",
+        ] {
+            let files = [("pen.cfg", lines)];
+            let got = imported("-F pen.cfg", &files);
+            assert!(got.incomplete.is_some(), "{lines:?}\n{}", got.text);
+        }
+        assert!(
+            imported("-O 'acl 0 permit\t192.0.2.1'", &[])
+                .incomplete
+                .is_some()
+        );
+        for lines in [
+            "acl 1 permit 192.0.2.1\nclient_acl 1",
+            "log\tfile\nacl 0 permit 2001:db8::/64",
+            "acl 0 permit 192.0.2.1\nno acl 0 # old",
+        ] {
+            let files = [("pen.cfg", lines)];
+            assert_eq!(imported("-F pen.cfg", &files).incomplete, None, "{lines:?}");
+        }
+    }
+
+    /// Pen carries out all options, and reads the last file then.
+    #[test]
+    fn a_file_is_read_behind_all_options() {
+        let one = "no acl 1\nacl 1 permit 198.51.100.0 255.255.255.0\nclient_acl 1";
+        let files = [
+            ("one", one),
+            ("two", "client_acl 1\nacl 1 permit 203.0.113.1"),
+        ];
+        for line in [
+            "-F one -O 'no acl 1'",
+            "-F one -O 'client_acl 0'",
+            "-F two -F one",
+        ] {
+            let text = imported(line, &files).text;
+            assert!(text.contains("\"allow 198.51.100.0/24\""), "{line}\n{text}");
+            assert!(!text.contains("203.0.113.1"), "{line}\n{text}");
+        }
+        let text = imported("", &[]).text + &imported("-O 'no acl 0 # old'", &[]).text;
+        assert!(!text.contains("acl ="), "{text}");
+    }
+
+    /// A server of the command line has the place of the file's with its number.
+    #[test]
+    fn a_server_of_the_command_line_takes_the_place_of_a_files() {
+        let files = [(
+            "f",
+            "server 0 address 192.0.2.99 port 81 acl 2\nserver 2 address 192.0.2.4",
+        )];
+        let text = imported("-F f", &files).text;
+        for host in ["192.0.2.2", "192.0.2.3", "192.0.2.4"] {
+            assert!(text.contains(&format!("\"{host}\"")), "{text}");
+        }
+        assert!(!text.contains("192.0.2.99"), "{text}");
+    }
 }

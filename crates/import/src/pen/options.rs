@@ -21,6 +21,8 @@ impl Pen {
         // The program's own name, however it was called.
         rest.next_if(|(_, word)| word.rsplit('/').next() == Some("pen"));
         let (mut others, mut are_over) = (Vec::new(), false);
+        // Pen reads the last one, when it has carried out all options.
+        let mut file = None;
         while let Some((at, word)) = rest.next() {
             self.count()?;
             let place = format!("word {}", at + 1);
@@ -47,18 +49,29 @@ impl Pen {
                 };
                 let place = format!("{place} (-{letter})");
                 match value {
+                    Some(value) if letter == 'F' => {
+                        if let Some((earlier, _)) = file.replace((place, value)) {
+                            self.remark(
+                                &earlier,
+                                "not carried over: Pen reads the file of the last -F alone",
+                            );
+                        }
+                    }
                     Some(value) => self.option(&place, letter, value, read)?,
                     None => self.remark(&place, "not carried over: its value is missing"),
                 }
                 break;
             }
         }
+        if let Some((place, name)) = file {
+            self.command(&place, &["include", name], read, 0)?;
+        }
         let mut others = others.into_iter();
         if let Some((place, word)) = others.next() {
             self.listen_at(&place, word);
         }
-        for (place, word) in others {
-            self.add_server(place, word);
+        for (number, (place, word)) in others.enumerate() {
+            self.set_server(number, place, word);
         }
         Ok(())
     }
@@ -117,14 +130,7 @@ impl Pen {
         read: &Read<'_>,
     ) -> Result<(), Error> {
         let command = match letter {
-            'O' | 'o' => {
-                let words: Vec<&str> = value.split_whitespace().collect();
-                if words.is_empty() {
-                    return Ok(());
-                }
-                return self.command(place, &words, read, 0);
-            }
-            'F' => return self.command(place, &["include", value], read, 0),
+            'O' | 'o' => return self.read_line(place, value, read, 0),
             'T' => "tracking",
             'b' => "blacklist",
             'c' => "clients_max",
@@ -197,8 +203,8 @@ impl Pen {
         }
     }
 
-    fn add_server(&mut self, place: Place, word: &str) {
-        let number = self.servers.len();
+    /// One of the command line, which has the place of a file's of that number.
+    fn set_server(&mut self, number: usize, place: Place, word: &str) {
         if number >= MAX_SERVERS {
             self.remark(
                 "the command line",
@@ -213,6 +219,9 @@ impl Pen {
                 &format!("not carried over: {text}: it is no number there"),
             );
         }
-        self.servers.insert(number, server);
+        // Of the one before it keeps the list.
+        let before = self.servers.remove(&number).unwrap_or_default();
+        let acl = before.acl;
+        self.servers.insert(number, Server { acl, ..server });
     }
 }
