@@ -168,7 +168,7 @@ uninstall: ## take all of it away; PURGE=1: configuration, database and log file
 	@$(MAKE) --no-print-directory uninstall-ring
 	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-real-side.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1 $(MAN5)/weir.toml.5
-	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
+	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir weir-real-side 2>/dev/null || true
 	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(REALSIDE) $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir
 	@for kept in $(DESTDIR)/etc/weir $(REALSIDE) $(DESTDIR)/var/lib/weir $(DESTDIR)/var/log/weir; do \
 		test ! -e $$kept || echo "kept: $$kept (make uninstall PURGE=1 removes it)"; \

@@ -365,10 +365,11 @@ impl<'a> RealUnit<'a> {
         }
     }
 
+    /// The last one, which does the work.
     fn value(&self, key: &str) -> String {
-        let mut values = self.lines.iter().filter_map(|line| line.strip_prefix(key));
+        let values = self.lines.iter().filter_map(|line| line.strip_prefix(key));
         values
-            .next()
+            .last()
             .unwrap_or_else(|| panic!("no {key}"))
             .to_owned()
     }
@@ -440,10 +441,15 @@ fn root_a_real_is_set_up_by_its_unit() {
     assert!(unit.value("ExecStart=").starts_with(&program));
 
     // As installed it names no address, and says so.
-    let nothing = unit.run("ExecStartPre=");
-    assert_eq!(nothing.code, Some(1), "{nothing:?}");
-    let told = "VIPS in /etc/default/weir-real-side names no virtual address";
-    assert!(nothing.err.contains(told), "{nothing:?}");
+    for vips in [None, Some("  ")] {
+        if let Some(vips) = vips {
+            unit.configure(vips, "");
+        }
+        let nothing = unit.run("ExecStartPre=");
+        assert_eq!(nothing.code, Some(1), "{nothing:?}");
+        let told = "VIPS in /etc/default/weir-real-side names no virtual address";
+        assert!(nothing.err.contains(told), "{nothing:?}");
+    }
 
     let before = unit.loopback();
     let tunnels = "--decap ipip,gue --from 192.0.2.1,192.0.2.2,2001:db8::1 --interface eth0";
@@ -462,6 +468,9 @@ fn root_a_real_is_set_up_by_its_unit() {
     // An installation leaves the file as it is, and a reload adds what it has by then.
     unit.configure("203.0.113.80 203.0.113.81 2001:db8:80::80", tunnels);
     host.make(&["install"]).done();
+    // The first one asks whether there is something to add, as before a start.
+    let asks = format!("ExecReload={}", unit.value("ExecStartPre="));
+    assert!(unit.lines.contains(&asks), "{:?}", unit.lines);
     let reloaded = unit.run("ExecReload=").done().out;
     assert!(
         reloaded.contains("203.0.113.80/32 on lo: set by weir before"),
@@ -472,7 +481,7 @@ fn root_a_real_is_set_up_by_its_unit() {
         "{reloaded}"
     );
 
-    unit.run("ExecStop=").done();
+    unit.run("ExecStopPost=").done();
     assert_eq!(unit.loopback(), before);
     unit.run("ExecStart=").done();
     assert_ne!(unit.loopback(), before);

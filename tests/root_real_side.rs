@@ -313,7 +313,7 @@ fn root_balancers_are_taken_by_name() {
     assert_eq!(host.state(), before);
     assert!(!host.record().exists() && !host.takes_out());
 
-    // A list, each by itself, and virtual addresses behind another option are one and the same.
+    // A list and each by itself are one and the same.
     let named = "decap GUE at port 6080 on eth0, from 192.0.2.1, 192.0.2.2, 2001:db8::1, \
                  for 198.51.100.80, 2001:db8:80::80: ";
     for from in [
@@ -327,7 +327,8 @@ fn root_balancers_are_taken_by_name() {
         ],
     ] {
         let behind = [&["--from", "192.0.2.9"], &decap[..], &VIP].concat();
-        host.ask(&[&behind[..], &["--dry-run"]].concat()).done();
+        host.ask(&behind)
+            .refused(&[&format!("{} behind --from 192.0.2.9", VIP[0])]);
         let said = host.ask(&typed(from)).done().out;
         assert!(said.contains(named), "{said}");
         assert!(!said.contains("warning"), "{said}");
@@ -373,4 +374,15 @@ fn root_balancers_are_taken_by_name() {
     );
     assert!(!undone.contains("warning"), "{undone}");
     assert_eq!(host.state(), before);
+
+    // Where nobody could send it anything yet, it has not been set up.
+    host.real
+        .ip(&["addr flush dev eth0 scope global".into()])
+        .unwrap();
+    for from in ["192.0.2.1", "2001:db8::1"] {
+        let family = if from.contains(':') { "IPv6" } else { "IPv4" };
+        host.ask(&typed(&["--from", from]))
+            .refused(&[&format!("this host has no {family} address of its own yet")]);
+    }
+    host.ask(&typed(&[])).refused(&["of its own yet"]);
 }

@@ -106,8 +106,8 @@ impl clap::Args for Args {
     }
 }
 
-/// A virtual address that stands where a second word of --from would, and the balancer
-/// before it: whoever types it means a balancer.
+/// A virtual address behind --from, and the balancer before it: whoever types it there may
+/// mean a balancer.
 fn behind_balancer(matches: &ArgMatches) -> Option<(IpAddr, IpAddr)> {
     let at = |id: &str| {
         let indices = matches.indices_of(id)?;
@@ -116,7 +116,7 @@ fn behind_balancer(matches: &ArgMatches) -> Option<(IpAddr, IpAddr)> {
     };
     let (balancers, vips) = (at("from")?, at("vips")?);
     balancers.iter().find_map(|(index, balancer)| {
-        let (_, vip) = vips.iter().find(|(at, _)| *at == index + 1)?;
+        let (_, vip) = vips.iter().find(|(at, _)| at > index)?;
         Some((*balancer, *vip))
     })
 }

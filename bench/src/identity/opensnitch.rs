@@ -219,7 +219,7 @@ impl Judging {
 
 impl Drop for Judging {
     fn drop(&mut self) {
-        match self.passed() - self.before {
+        match self.passed().saturating_sub(self.before) {
             0 => {}
             passed => eprintln!("opensnitch: {passed} packets went through unjudged in a turn"),
         }

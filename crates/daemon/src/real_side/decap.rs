@@ -145,6 +145,22 @@ impl DecapSettings {
             *index != there.loopback && !addr.is_loopback() && !self.vips.contains(addr)
         };
         let own: BTreeSet<_> = there.all.iter().filter(is_own).map(|(_, a)| *a).collect();
+        let is_reached = |addr: &&IpAddr| match addr {
+            IpAddr::V4(_) => true,
+            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+        };
+        let has = |is_v4: bool| own.iter().filter(is_reached).any(|a| a.is_ipv4() == is_v4);
+        let is_sent = |is_v4: bool| match self.from.is_empty() {
+            true => !has(!is_v4),
+            false => self.from.iter().any(|addr| addr.is_ipv4() == is_v4),
+        };
+        let families = [("IPv4", true), ("IPv6", false)];
+        let lacking = { families.iter() }.find(|(_, is_v4)| is_sent(*is_v4) && !has(*is_v4));
+        if let Some((family, _)) = lacking {
+            return refused(format!(
+                "this host has no {family} address of its own yet, to which balancers of that family (--from) send outer packets"
+            ));
+        }
         let config = DecapConfig {
             ipip: self.ipip,
             gue_port: self.gue_port,

@@ -189,7 +189,14 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
     let interface = section.string("interface", "the name of an interface such as \"eth0\"");
     let of_balance = balance.and_then(|balance| balance.interface.clone());
     let interface = match (interface, of_balance) {
-        (Some(at), _) => at.value,
+        (Some(at), _) => {
+            let is_one = |byte: u8| byte != b'/' && byte.is_ascii_graphic();
+            if !(1..16).contains(&at.value.len()) || !at.value.bytes().all(is_one) {
+                let allowed = "the name of an interface such as \"eth0\", 1-15 letters";
+                wrong(section, &of, "interface", &at, allowed);
+            }
+            at.value
+        }
         (None, Some(interface)) => interface,
         (None, None) if section.is_written("interface") => String::new(),
         (None, None) => {
@@ -482,6 +489,14 @@ mod tests {
             (
                 format!("{usual}{BALANCE}[tarpit]\naddresses = [\"10.0.0.0/28\"]"),
                 "addresses in [tarpit]: 10.0.0.11 is a real of [pool.mail], and in 10.0.0.0/28",
+            ),
+            (
+                usual.replace("eth0", ""),
+                ":3: interface in [vrrp.a] has \"\"; allowed: the name of an interface",
+            ),
+            (
+                usual.replace("eth0", "a/b"),
+                ":3: interface in [vrrp.a] has \"a/b\"; allowed",
             ),
             (
                 format!("{usual}priority = 255"),
