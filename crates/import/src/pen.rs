@@ -50,6 +50,8 @@ struct Pen {
     idle_timeout: Option<u64>,
     connections: Option<u64>,
     emergency: Option<Server>,
+    /// Where it is told of a certificate or a key, by which it ends TLS.
+    tls: Option<Place>,
     /// The first place at which Pen and this may read a line about lists differently.
     doubtful: Option<Place>,
     /// What has no setting here, in the order in which it was typed, each once.

@@ -205,6 +205,30 @@ mod tests {
         assert!(!text.contains("acl ="), "{text}");
     }
 
+    /// A pool that would serve by fewer servers, at other ports, or without TLS.
+    #[test]
+    fn a_pool_that_lacks_something_of_pens_is_a_comment() {
+        let whole = |line: &str| {
+            let got = command_line(&format!("pen {line}"), &|name| Err(name.to_owned()));
+            got.unwrap().incomplete.is_none()
+        };
+        for line in [
+            "198.51.100.80:80 web1.example.org 10.1.1.12",
+            "-E cert.pem 198.51.100.80:443 10.1.1.11:80",
+            "-df -O 'dsr_if eth0' 198.51.100.80:80 198.51.100.11:8080",
+            "-r 198.51.100.80:80 10.1.1.11:8081 10.1.1.11:8082",
+            "198.51.100.80:80 198.51.100.80:8080 10.1.1.12",
+        ] {
+            assert!(!whole(line), "{line}");
+        }
+        for line in [
+            "198.51.100.80:80 10.1.1.11 10.1.1.11 10.1.1.12:8080",
+            "-df -O 'dsr_if eth0' 198.51.100.80:80 198.51.100.11:80 198.51.100.12",
+        ] {
+            assert!(whole(line), "{line}");
+        }
+    }
+
     /// A server of the command line has the place of the file's with its number.
     #[test]
     fn a_server_of_the_command_line_takes_the_place_of_a_files() {

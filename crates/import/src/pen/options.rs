@@ -164,6 +164,9 @@ impl Pen {
                     'S' => "nothing to do: Pen itself has no use for it any more",
                     'i' => "not carried over: it is for Windows",
                     _ => {
+                        if matches!(letter, 'E' | 'K') {
+                            self.tls.get_or_insert_with(|| place.to_owned());
+                        }
                         self.remark(place, &format!("not carried over: {TLS}"));
                         return Ok(());
                     }

@@ -124,7 +124,7 @@ fn pool(
         )),
         Some(_) if reals.is_empty() => Some("no server is left.".to_owned()),
         // Without its list the pool would serve those whom Pen denies.
-        Some(_) => lists::obstacle(pen),
+        Some(_) => lists::obstacle(pen).or_else(|| lacks(pen, vip, listen)),
     };
     let whole = incomplete.is_none();
     if let Some(why) = &incomplete {
@@ -183,6 +183,43 @@ fn pool(
         }
     }
     incomplete
+}
+
+/// What the pool would lack, if it was in force as it stands: a server, its port, TLS.
+fn lacks(pen: &Pen, vip: Option<IpAddr>, listen: &Listen) -> Option<String> {
+    if let Some(place) = pen.tls.as_ref().filter(|_| pen.is_proxy()) {
+        return Some(format!(
+            "{place}: Pen ends TLS, and weir hands bytes on: the servers need the certificate, and their port for TLS."
+        ));
+    }
+    let mut known: Vec<(IpAddr, u16)> = Vec::new();
+    for server in pen.servers.values() {
+        let at = format!("{}: server {:?}", server.place, server.host);
+        let Some(address) = server.address().filter(|address| Some(*address) != vip) else {
+            return Some(format!("{at} is not in `reals`."));
+        };
+        let port = if server.port == 0 {
+            listen.port
+        } else {
+            server.port
+        };
+        if !pen.is_proxy() && port != listen.port {
+            return Some(format!(
+                "{at}: packets keep the port {} that they have: the server has to listen there, and not at {port}.",
+                listen.port
+            ));
+        }
+        if known
+            .iter()
+            .any(|(of, other)| *of == address && *other != port)
+        {
+            return Some(format!(
+                "{at} is another server of a host that is in `reals`, which has one port there: give one of them another address."
+            ));
+        }
+        known.push((address, port));
+    }
+    None
 }
 
 /// Which server a new connection meets. Without an option Pen's proxy sends a client to the
