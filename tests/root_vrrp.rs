@@ -217,6 +217,17 @@ fn root_a_weir_without_live_reals_gives_up() {
     // It waits for whoever is active, and is there when that one gives up.
     let second = Weir::start(&two, &config(100, ""));
     soon_is(&first, "active");
+    // What is taken out here on purpose is no reason for the other one.
+    first.ask(&["pool", "drain", "web"]).done();
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * bound(100) {
+        for family in FAMILIES {
+            let shown = first.metric("weir_vrrp_priority", &["edge", family]);
+            assert_eq!(shown, Some(150));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    first.ask(&["pool", "enable", "web"]).done();
     for (verb, priority, [of_first, of_second]) in [
         ("add", 90, ["backup", "active"]),
         ("del", 150, ["active", "backup"]),
@@ -274,7 +285,19 @@ fn root_flows_that_change_between_weirs_stay_with_their_real() {
 
 /// A keepalived of this priority, which logs into its directory.
 fn keepalived(dir: &tempfile::TempDir, host: &Namespace, priority: u8, unicast: bool) -> Child {
+    keepalived_of_version(3, dir, host, priority, unicast)
+}
+
+/// The same of a version of VRRP over IPv4; over IPv6 it has none but 3.
+fn keepalived_of_version(
+    version: u8,
+    dir: &tempfile::TempDir,
+    host: &Namespace,
+    priority: u8,
+    unicast: bool,
+) -> Child {
     let path = |name: &str| dir.path().join(name).display().to_string();
+    let interval = if version == 3 { "0.5" } else { "1" };
     let instance = |name: &str, vip: &str, own: &str, peer: &str| {
         let unicast = match unicast {
             true => format!("unicast_src_ip {own}\n unicast_ttl 255\n unicast_peer {{ {peer} }}"),
@@ -286,14 +309,14 @@ fn keepalived(dir: &tempfile::TempDir, host: &Namespace, priority: u8, unicast: 
                  interface eth0
                  virtual_router_id 51
                  priority {priority}
-                 advert_int 0.5
+                 advert_int {interval}
                  {unicast}
                  virtual_ipaddress {{ {vip} dev eth0 }}
              }}\n"
         )
     };
     let text = format!(
-        "global_defs {{\n vrrp_version 3\n}}\n{}{}",
+        "global_defs {{\n vrrp_version {version}\n}}\n{}{}",
         instance("four", "192.0.2.80/32", "192.0.2.3", "192.0.2.2"),
         instance("six", "2001:db8::80/128", "2001:db8::3", "2001:db8::2"),
     );
@@ -408,6 +431,16 @@ fn root_keepalived_is_a_peer_in_both_roles() {
             assert_eq!(count.unwrap_or_default(), 0, "{refused}");
         }
         assert_eq!(alerts(&weir), "[]");
+
+        // Version 2, which is keepalived's default: neither hears the other over IPv4.
+        let mut other = keepalived_of_version(2, &dir, &two, 200, unicast);
+        soon("an alert", || {
+            let told = "192.0.2.3 on eth0 speaks another version of VRRP than 3 about id 51";
+            alerts(&weir).contains(told).then_some(())
+        });
+        other.signal(15).unwrap();
+        other.wait(SOON).unwrap();
+        soon("no alert", || (alerts(&weir) == "[]").then_some(()));
     }
 }
 

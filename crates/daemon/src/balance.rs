@@ -102,8 +102,8 @@ pub struct Balancer {
     geography: Arc<GeoService>,
     lists: Lists,
     state: Mutex<State>,
-    /// Pools with a live real, by name. Not under the lock of `state`, which is held while
-    /// first checks are waited for.
+    /// Pools with a live real, or one that would be if nobody had drained or disabled it, by
+    /// name. Not under the lock of `state`, which is held while first checks are waited for.
     alive: Mutex<BTreeSet<String>>,
     /// Taken after `state`, where both are.
     proxied: Mutex<Proxied>,
@@ -398,7 +398,8 @@ impl Balancer {
         self.alive.lock().expect("no holder of this lock panics")
     }
 
-    /// Is there a real in this pool that takes new flows?
+    /// Is there a real in this pool that takes new flows, or would if nobody had drained or
+    /// disabled it?
     pub fn has_live_real(&self, pool: &str) -> bool {
         self.alive().contains(pool)
     }
@@ -529,7 +530,10 @@ impl Balancer {
             self.tell(state, wanted)?;
             state.is_new = false;
         }
-        let alive = state.pools.iter().filter(|pool| pool.live() > 0);
+        // What an administrator takes out here does not make another host better.
+        let lives = |real: &RealState| real.is_up() && !real.is_emergency;
+        let is_alive = |pool: &&Pool| pool.live() > 0 || pool.reals.iter().any(lives);
+        let alive = state.pools.iter().filter(is_alive);
         *self.alive() = alive.map(|pool| pool.config.name.clone()).collect();
         self.alerts.clear(ABOUT);
         match state.neighbours.contested(Instant::now()) {

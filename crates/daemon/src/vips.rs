@@ -40,7 +40,7 @@ use crate::{
 use address::{Keeps, Vip, about};
 use config::VipsConfig;
 use record::HeldAddresses;
-use segment::{Counts, LinkListener};
+use segment::{Counts, LinkListener, OtherVersion};
 use vrrp::Group;
 
 pub use record::take_away;
@@ -81,8 +81,15 @@ struct Watched {
     before: Counts,
 }
 
+/// After so long without one, no host speaks another version of VRRP any more.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
 fn about_segment(name: &str) -> String {
     format!("vips:{name}")
+}
+
+fn about_version(name: &str) -> String {
+    format!("vips:{name}:version")
 }
 
 impl Vips {
@@ -264,6 +271,8 @@ impl Vips {
                 }
             }
             self.alerts.clear(&about_segment(name));
+            let open = watched.open.as_ref();
+            self.tell_of_version(name, open.and_then(|open| open.other_version), groups);
             let its = groups.iter_mut().filter(|g| g.config.interface == *name);
             let (mut routed, mut active) = (BTreeSet::new(), BTreeSet::new());
             for group in its {
@@ -297,6 +306,26 @@ impl Vips {
                     is_there,
                     active.contains(address),
                 );
+            }
+        }
+    }
+
+    /// A host that speaks another version than 3 about a virtual router of ours is not heard,
+    /// and hears nobody: both are active.
+    fn tell_of_version(&self, name: &str, last: Option<OtherVersion>, groups: &[Group]) {
+        let is_ours = |other: &OtherVersion| {
+            let mut all = groups.iter().map(|group| &group.config);
+            other.at.elapsed() < FORGOTTEN
+                && all.any(|config| config.interface == name && config.id == other.id)
+        };
+        match last.filter(is_ours) {
+            None => self.alerts.clear(&about_version(name)),
+            Some(other) => {
+                let message = format!(
+                    "{} on {name} speaks another version of VRRP than 3 about id {}: neither hears the other, and both are active; set it to version 3 there (keepalived: vrrp_version 3)",
+                    other.from, other.id
+                );
+                self.alerts.raise(&about_version(name), message);
             }
         }
     }

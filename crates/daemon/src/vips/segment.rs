@@ -5,16 +5,17 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     os::fd::OwnedFd,
     sync::Arc,
+    time::Instant,
 };
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use weir_core::neighbour::{self, Message};
 use weir_vrrp::{
-    GROUP_V4, GROUP_V6, PROTOCOL, TTL,
+    GROUP_V4, GROUP_V6, PROTOCOL, ParseError, TTL,
     packet::{ReceivedAdvertisement, read_ipv4, read_ipv6},
 };
 
@@ -64,6 +65,31 @@ pub(super) struct LinkListener {
     _member: Option<Socket>,
     /// Counters of what was refused.
     pub counts: Counts,
+    /// The last advertisement over IPv4 of another version than 3.
+    pub other_version: Option<OtherVersion>,
+}
+
+/// An advertisement of VRRP of another version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OtherVersion {
+    /// The address of the host that sent it.
+    pub from: Ipv4Addr,
+    /// The virtual router that it is about.
+    pub id: u8,
+    /// The moment at which it came.
+    pub at: Instant,
+}
+
+impl OtherVersion {
+    /// Of an IPv4 packet whose payload is such a one.
+    fn read(packet: &[u8]) -> Option<Self> {
+        let payload = usize::from(packet.first()? & 15) * 4;
+        Some(Self {
+            from: Ipv4Addr::from(*packet.get(12..)?.first_chunk::<4>()?),
+            id: *packet.get(payload + 1)?,
+            at: Instant::now(),
+        })
+    }
 }
 
 /// Frames of a segment that were refused.
@@ -126,6 +152,7 @@ impl LinkListener {
             nd: listen(ETHERTYPE_IPV6, &NEIGHBOUR_DISCOVERY)?,
             interface,
             counts: Counts::default(),
+            other_version: None,
         })
     }
 
@@ -186,7 +213,12 @@ impl LinkListener {
                 };
                 match read {
                     Ok(received) => heard.push(received),
-                    Err(why) => *self.counts.refused.entry(why.name()).or_default() += 1,
+                    Err(why) => {
+                        *self.counts.refused.entry(why.name()).or_default() += 1;
+                        if why == ParseError::Version && family == 0 {
+                            self.other_version = OtherVersion::read(&packet[..len]);
+                        }
+                    }
                 }
             }
         }
