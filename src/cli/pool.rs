@@ -279,7 +279,8 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
                 return Ok(ExitAnswer::No);
             }
         }
-        _ => (),
+        Verb::Add(_) | Verb::Del { .. } => (),
+        Verb::Drain(_) | Verb::Disable(_) | Verb::Enable(_) => (),
     }
     Ok(ExitAnswer::Done)
 }

@@ -52,20 +52,10 @@ impl StandIn {
 }
 
 impl RealState {
-    /// Whether it could take over the flows of another real.
-    fn can_stand_in(&self) -> bool {
-        self.health.life != Life::Down && self.weight() > 0
-    }
-
-    /// Whether its first answer at the virtual addresses is waited for: it could take flows
-    /// over, and this host has what its checks take.
+    /// Whether its first answer at the virtual addresses is waited for: this host has what its
+    /// checks take.
     fn may_answer_yet(&self) -> bool {
-        self.can_stand_in() && self.at_vips == AtVips::NotAsked && self.not_asked.is_none()
-    }
-
-    /// Whether it could take over the flows of another real, and answers.
-    fn answers_in_place(&self) -> bool {
-        self.can_stand_in() && self.at_vips == AtVips::Answers
+        self.at_vips == AtVips::NotAsked && self.not_asked.is_none()
     }
 
     /// A check of the real itself has ended, and the answer to it at the virtual addresses does
@@ -131,6 +121,18 @@ impl RealState {
 }
 
 impl Pool {
+    /// The reals that could take over the flows of another one. Where nobody takes new flows,
+    /// as all are drained, they are those that would if they were not.
+    fn successors(&self) -> impl Iterator<Item = &RealState> {
+        let has_weight = |real: &&RealState| real.weight() > 0;
+        let is_drained = !self.reals.iter().any(|real| has_weight(&real));
+        let lives = self
+            .reals
+            .iter()
+            .filter(|real| real.health.life != Life::Down);
+        lives.filter(move |real| is_drained || has_weight(real))
+    }
+
     /// Takes note of what a real answered at the virtual addresses.
     pub(super) fn note_at_vips(&mut self, real: usize, outcome: Result<(), String>) {
         let asked = &mut self.reals[real];
@@ -164,8 +166,10 @@ impl Pool {
         if !self.reals.iter().any(is_undecided) {
             return Vec::new();
         }
-        let one_answers = self.reals.iter().any(RealState::answers_in_place);
-        if !one_answers && self.reals.iter().any(RealState::may_answer_yet) {
+        let one_answers = self
+            .successors()
+            .any(|real| real.at_vips == AtVips::Answers);
+        if !one_answers && self.successors().any(RealState::may_answer_yet) {
             return Vec::new();
         }
         let mut decided = Vec::new();
@@ -186,8 +190,8 @@ impl Pool {
     /// The reals that fail at a virtual address, each with the reason, where no real that takes
     /// new flows answers there, so that none is taken out for it.
     pub(super) fn lack_vips(&self) -> Vec<String> {
-        let answers = |real: &RealState| real.answers_in_place() || real.may_answer_yet();
-        if self.reals.iter().any(answers) {
+        let answers = |real: &RealState| real.at_vips == AtVips::Answers || real.may_answer_yet();
+        if self.successors().any(answers) {
             return Vec::new();
         }
         let all = self.reals.iter();

@@ -101,6 +101,34 @@ fn only_reals_that_could_take_the_flows_count() {
     }
 }
 
+/// For maintenance: what is known of reals holds until they take flows again.
+#[test]
+fn a_real_without_the_address_stays_down_while_all_are_drained() {
+    use Life::{Down, Up};
+    let mut state = state_of(2);
+    let pool = &mut state.pools[0];
+    assert_eq!(asked(pool, 0, Ok(()))[0], Up);
+    for _ in 0..3 {
+        asked(pool, 1, silent());
+    }
+    for mode in [Mode::Draining, Mode::Disabled] {
+        for real in &mut pool.reals {
+            real.setting.mode = mode;
+        }
+        for _ in 0..9 {
+            assert_eq!(asked(pool, 1, silent()), [Up, Down], "{mode:?}");
+            assert_eq!(asked(pool, 0, Ok(())), [Up, Down], "{mode:?}");
+        }
+        assert_eq!(pool.lack_vips(), [""; 0]);
+    }
+    // One that answers by then is up.
+    let config = pool.config.clone();
+    for _ in 0..config.check.rise {
+        asked(pool, 1, Ok(()));
+    }
+    assert_eq!(asked(pool, 0, Ok(())), [Up, Up]);
+}
+
 #[test]
 fn an_emergency_real_without_the_address_is_told_and_left_out_where_another_has_it() {
     let named = |name: &str| PoolConfig {

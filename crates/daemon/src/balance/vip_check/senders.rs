@@ -7,7 +7,10 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use rustix::net::{SendFlags, send};
+use rustix::{
+    io::Errno,
+    net::{SendFlags, send},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::filter::{ethertype, nothing};
@@ -31,8 +34,8 @@ impl Senders {
             Entry::Vacant(new) => new.insert(open(ifindex, is_ipv6)?),
         };
         let sent = send(&*socket, frame, SendFlags::empty());
-        if sent.is_err() {
-            // One of an interface that has gone, or was down, never sends again.
+        // One of an interface that has gone never sends again; a full queue is one that passes.
+        if matches!(sent, Err(Errno::NXIO | Errno::NODEV | Errno::NETDOWN)) {
             self.0.remove(&key);
         }
         sent?;
