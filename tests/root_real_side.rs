@@ -375,6 +375,15 @@ fn root_balancers_are_taken_by_name() {
     assert!(!undone.contains("warning"), "{undone}");
     assert_eq!(host.state(), before);
 
+    // The kernel would drop clients to whom routes lead elsewhere.
+    let named = typed(&["--from", "192.0.2.1,2001:db8::1", "--dry-run"]);
+    for (strict, is_warned) in [("1", true), ("2", false)] {
+        let set = format!("net.ipv4.conf.eth0.rp_filter={strict}");
+        host.real.run("sysctl", &["-qw", &set]).unwrap();
+        let said = host.ask(&named).done().out;
+        assert_eq!(said.contains("rp_filter is 1"), is_warned, "{said}");
+    }
+
     // Where nobody could send it anything yet, it has not been set up.
     host.real
         .ip(&["addr flush dev eth0 scope global".into()])

@@ -144,7 +144,7 @@ pub fn run(Args(args): &Args) -> anyhow::Result<ExitAnswer> {
         false if is_shown => real.status()?,
         false => real.set(&vips, decap)?,
     };
-    let warnings: Vec<_> = steps.iter().filter_map(warning).collect();
+    let warnings: Vec<_> = steps.iter().flat_map(warnings).collect();
     if args.json {
         show::json(&json!({ "steps": steps, "dry_run": args.dry_run, "warnings": warnings }))?;
     } else {
@@ -199,7 +199,7 @@ fn words(step: &Step, is_dry: bool) -> String {
         )
     });
     let packets = packets.unwrap_or_default();
-    let ends = step.ends.as_ref().map(|TunnelEnds { from, vips }| {
+    let ends = step.ends.as_ref().map(|TunnelEnds { from, vips, .. }| {
         let from = match from.is_empty() {
             true => "anybody".to_owned(),
             false => list(from),
@@ -218,13 +218,23 @@ fn list(addresses: &BTreeSet<IpAddr>) -> String {
     all.join(", ")
 }
 
-/// What lets in more than the balancers send.
-fn warning(step: &Step) -> Option<String> {
-    let ends = step.ends.as_ref()?;
-    ends.from.is_empty().then(|| {
-        format!(
+/// What lets in more than the balancers send, and what less.
+fn warnings(step: &Step) -> Vec<String> {
+    let Some(ends) = &step.ends else {
+        return Vec::new();
+    };
+    let mut warnings = Vec::new();
+    if ends.from.is_empty() {
+        warnings.push(format!(
             "{}: anybody who reaches this host can send it encapsulated packets with any client's address, past the balancer's firewall; name the balancers: --from ADDR,ADDR",
             step.name
-        )
-    })
+        ));
+    }
+    if ends.is_strict {
+        warnings.push(format!(
+            "{}: the kernel drops packets of clients to whom routes lead by another interface, and counts them nowhere here: rp_filter is 1; set net.ipv4.conf.all.rp_filter or that of the interface to 2",
+            step.name
+        ));
+    }
+    warnings
 }

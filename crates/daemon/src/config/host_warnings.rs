@@ -182,7 +182,7 @@ impl<'a> Context<'a> {
         }
         let how = match self.reals_interface() {
             Some(_) => "with announce = true in [balance], or by a [vrrp.NAME], weir adds it",
-            None => "by a [vrrp.NAME] weir adds it",
+            None => "with [balance] and announce = true there, or by a [vrrp.NAME], weir adds it",
         };
         for vip in missing.into_iter().take(MOST_WARNINGS) {
             warnings.push(format!(
@@ -469,6 +469,24 @@ impl<'a> Context<'a> {
             )
         };
         let mut warnings: Vec<_> = found.map(warn).collect();
+        let mut own = self.addresses.iter().filter(|one| one.interface != "lo");
+        let own = own.find_map(|one| Some((one.address, tarpit.addresses.lookup(one.address)?)));
+        if let Some((own, prefix)) = own {
+            warnings.push(format!(
+                "addresses in [tarpit]: {own} is an address of this host, and in {prefix}, where others may have theirs: addresses are of prefixes that nobody has; where some are had, dark = [\"{prefix}\"] finds out which"
+            ));
+        }
+        // Questions have an address of the interface as their sender, which hosts of other
+        // networks may leave without an answer.
+        let of_v4 = { self.addresses.iter() }.filter(|one| one.address.is_ipv4());
+        let networks: Vec<_> = of_v4.map(|one| one.network).collect();
+        let mut dark = tarpit.dark.iter().filter(|prefix| prefix.addr().is_ipv4());
+        let is_beside = |dark: &Prefix| networks.iter().any(|network| network.covers(*dark));
+        if let Some(dark) = dark.find(|dark| !networks.is_empty() && !is_beside(dark)) {
+            warnings.push(format!(
+                "dark in [tarpit]: {dark} is in no network of an interface of this host: who has an address there may not answer this host, and then loses it to the tarpit; allowed: prefixes of its networks"
+            ));
+        }
         let mut prefixes = tarpit.addresses.iter().chain(tarpit.dark.iter());
         if prefixes.any(|prefix| prefix.addr().is_ipv6()) {
             let interfaces = self.config.enforcement.interfaces.iter();

@@ -2,7 +2,7 @@
 //! interfaces have the program for it, and what it is told. The program is the business of
 //! `weir_bpf::decap`.
 
-use std::{collections::BTreeSet, io, net::IpAddr};
+use std::{collections::BTreeSet, fs, io, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_bpf::decap::{Attachment, DecapConfig, DecapCounts};
@@ -36,6 +36,23 @@ pub struct TunnelEnds {
     pub from: BTreeSet<IpAddr>,
     /// Virtual addresses for which packets are taken out.
     pub vips: BTreeSet<IpAddr>,
+    /// Whether the kernel drops IPv4 packets of clients to whom routes lead by another
+    /// interface (rp_filter, RFC 3704 2.2).
+    pub is_strict: bool,
+}
+
+/// Whether reverse path filtering is strict on an interface by which no default route leads.
+fn is_strict(interface: &str) -> bool {
+    let of = |name: &str| {
+        let set = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
+        set.ok()
+            .and_then(|text| text.trim().parse::<u8>().ok())
+            .unwrap_or(0)
+    };
+    let is_default = host::with_default_route()
+        .iter()
+        .any(|name| name == interface);
+    of("all").max(of(interface)) == 1 && !is_default
 }
 
 /// Packets in tunnels, by their fate.
@@ -134,6 +151,7 @@ impl DecapSettings {
             ends: matches!(outcome, Outcome::Set | Outcome::Kept).then(|| TunnelEnds {
                 from: self.from.clone(),
                 vips: self.vips.clone(),
+                is_strict: self.vips.iter().any(IpAddr::is_ipv4) && is_strict(interface),
             }),
             packets: None,
         }

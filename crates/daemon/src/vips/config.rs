@@ -65,7 +65,7 @@ pub(crate) const MANUAL: &[Table] = &[Table {
         key(
             "track",
             Is("100"),
-            "So much lower is the priority, and 1 at least, while one of the pools has no live real; 0: it stays as it is.",
+            "So much lower is the priority, and 1 at least, while all reals of one of the pools are dead; 0: it stays as it is.",
         ),
         key(
             "peers",
@@ -85,6 +85,8 @@ pub(crate) const MANUAL: &[Table] = &[Table {
     ],
 }];
 
+/// Below so many hundredths of a second an interval may be meant in seconds.
+const SHORT_INTERVAL: u16 = 10;
 const ID: std::ops::RangeInclusive<u64> = 1..=255;
 const ADDRESSES: &str = "a list of addresses such as [\"192.0.2.80\", \"2001:db8::80\"]";
 const PEERS: &str = "a list of addresses such as [\"192.0.2.2\", \"fe80::2\"]";
@@ -147,6 +149,12 @@ pub(crate) fn read(
             warnings.push(format!(
                 "interface in [vrrp.{}] is {:?}, which this host has not: it takes no part until it comes",
                 config.name, config.interface
+            ));
+        }
+        if config.settings.interval < SHORT_INTERVAL {
+            warnings.push(format!(
+                "interval in [vrrp.{}] is {} hundredths of a second: an active host that is busy for a moment is taken for dead; a second is 100",
+                config.name, config.settings.interval
             ));
         }
         for other in &all {
@@ -431,6 +439,15 @@ mod tests {
         };
         assert_eq!((router.settings, router.track), (usual, 100));
         assert!(router.peers.is_empty() && !router.unicast);
+        let short = check(&format!("{text}\ninterval = 1")).unwrap().warnings;
+        let told = "interval in [vrrp.a] is 1 hundredths of a second";
+        assert!(short.iter().any(|text| text.contains(told)), "{short:?}");
+        assert!(
+            !config
+                .warnings
+                .iter()
+                .any(|text| text.contains("hundredths"))
+        );
         let warnings = check(&text.replace("eth1", "eth9"))
             .unwrap()
             .warnings

@@ -312,10 +312,49 @@ fn a_gateway_in_the_tarpit_is_warned_of() {
         |prefix: &str| format!("interfaces = [\"eth0\"]\n[tarpit]\naddresses = [\"{prefix}\"]\n");
     warned_once(
         &host(),
-        &text("198.51.100.0/30"),
+        &text("198.51.100.0/31"),
         "198.51.100.1 is a gateway of this host",
     );
     assert_eq!(warned(&host(), &text("198.51.100.128/25")), [""; 0]);
+}
+
+#[test]
+fn a_tarpit_in_networks_where_somebody_is_is_warned_of() {
+    let text = |key: &str, prefix: &str| {
+        format!("interfaces = [\"eth0\"]\n[tarpit]\n{key} = [\"{prefix}\"]\n")
+    };
+    let one = FakeHost {
+        gateways: Vec::new(),
+        ..host()
+    };
+    warned_once(
+        &one,
+        &text("addresses", "198.51.100.0/24"),
+        "dark = [\"198.51.100.0/24\"] finds out",
+    );
+    warned_once(
+        &one,
+        &text("addresses", "2001:db8::/64"),
+        "2001:db8::2 is an address of this host",
+    );
+    warned_once(
+        &one,
+        &text("dark", "203.0.113.0/24"),
+        "is in no network of an interface of this host",
+    );
+    warned_once(
+        &one,
+        &text("dark", "198.51.0.0/16"),
+        "is in no network of an interface of this host",
+    );
+    for (key, prefix) in [
+        ("addresses", "203.0.113.0/24"),
+        ("dark", "198.51.100.0/24"),
+        ("dark", "198.51.100.128/25"),
+        ("dark", "2001:db8::/64"),
+    ] {
+        assert_eq!(warned(&one, &text(key, prefix)), [""; 0], "{key} {prefix}");
+    }
 }
 
 #[test]
