@@ -174,7 +174,7 @@ fn a_file_of_commands_is_read_line_by_line() {
         at("pen.cfg"),
         "# as `penctl write` has it\ndsr_if lo\nlisten 198.51.100.10:443\nweight\nblacklist 10\n\
          timeout 5\nserver 0 acl 0 address 198.51.100.2 port 443 max 10 hard 20 weight 3\n\
-         server 1 address 198.51.100.3 port 8443\nserver 2 address www3\nno http\n\
+         server 1 address 198.51.100.3 port 443\nserver 2 address 198.51.100.3\nno http\n\
          ssl_ciphers HIGH\ntcp_nodelay\ntransparent\nclient_acl 2\nacl 2 deny 203.0.113.0 255.255.255.0\n\
          prio\nrun-away\n",
     )
@@ -207,8 +207,7 @@ fn a_file_of_commands_is_read_line_by_line() {
             &line(16, "prio: not carried over: servers are not ranked"),
             &line(17, "run-away: not carried over: it is no command of Pen's"),
             "max 10, hard 20",
-            "198.51.100.3 is served at port 8443",
-            "\"www3\": which address is that?",
+            "server \"198.51.100.3\" is there already",
             "client_acl 2 is `acl` of the pool",
             "it permits, the opposite of its last entry",
             "with dsr_if Pen asks client_acl about nobody and serves everybody",
@@ -217,6 +216,20 @@ fn a_file_of_commands_is_read_line_by_line() {
     assert_eq!(pool["acl"].to_string(), "[\"deny 203.0.113.0/24\"]");
     assert_eq!(pool["acl_default"].as_str(), Some("allow"));
     assert!(reals[1].get("port").is_none(), "packets keep their port");
+    // A pool that would serve otherwise than Pen's is a comment.
+    for (server, told) in [
+        (
+            "port 8443",
+            "the server has to listen there, and not at 8443",
+        ),
+        ("address www3", "\"www3\" is not in `reals`"),
+    ] {
+        let line = format!("include {cfg}\nserver 1 {server}\n");
+        fs::write(at("more.cfg"), line).unwrap();
+        let text = imported(&at("more.cfg"));
+        assert!(settings(&text).get("pool").is_none(), "{text}");
+        tells(&text, &[told]);
+    }
 }
 
 /// Without an interface Pen is a proxy, and so is the pool: what it limits, waits for and

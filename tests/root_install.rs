@@ -249,7 +249,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     ] {
         assert!(asked.iter().any(|a| a == request), "{asked:?}");
     }
-    assert_eq!(asked.last().unwrap(), "reset-failed weir");
+    assert_eq!(asked.last().unwrap(), "reset-failed weir weir-real-side");
     assert!(!place("/sys/fs/bpf/weir/default").exists());
     let attached = net
         .host
@@ -367,11 +367,9 @@ impl<'a> RealUnit<'a> {
 
     /// The last one, which does the work.
     fn value(&self, key: &str) -> String {
-        let values = self.lines.iter().filter_map(|line| line.strip_prefix(key));
-        values
-            .last()
-            .unwrap_or_else(|| panic!("no {key}"))
-            .to_owned()
+        let mut lines = self.lines.iter().rev();
+        let value = lines.find_map(|line| line.strip_prefix(key));
+        value.unwrap_or_else(|| panic!("no {key}")).to_owned()
     }
 
     /// Variables of the file that configures it.

@@ -115,8 +115,9 @@ fn behind_balancer(matches: &ArgMatches) -> Option<(IpAddr, IpAddr)> {
         Some(indices.zip(values.copied()).collect::<Vec<_>>())
     };
     let (balancers, vips) = (at("from")?, at("vips")?);
-    balancers.iter().find_map(|(index, balancer)| {
-        let (_, vip) = vips.iter().find(|(at, _)| at > index)?;
+    vips.iter().find_map(|(at, vip)| {
+        let mut before = balancers.iter().rev();
+        let (_, balancer) = before.find(|(index, _)| index < at)?;
         Some((*balancer, *vip))
     })
 }

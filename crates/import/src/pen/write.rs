@@ -203,7 +203,7 @@ fn lacks(pen: &Pen, vip: Option<IpAddr>, listen: &Listen) -> Option<String> {
         } else {
             server.port
         };
-        if !pen.is_proxy() && port != listen.port {
+        if !pen.is_proxy() && listen.port != 0 && port != listen.port {
             return Some(format!(
                 "{at}: packets keep the port {} that they have: the server has to listen there, and not at {port}.",
                 listen.port
@@ -369,10 +369,6 @@ fn differences(
         });
     }
     for (address, server) in reals {
-        let port = Some(listen.port).filter(|port| *port != 0);
-        if !pen.is_proxy() && server.port != 0 && port.is_some_and(|port| port != server.port) {
-            told.push(format!("asked: {}: {address} is served at port {}, and packets are handed on with the port that they have, {}: have the server listen there.", server.place, server.port, listen.port));
-        }
         if server.weight > MAX_WEIGHT {
             told.push(format!(
                 "changed: {}: weight {} of {address} is more than {MAX_WEIGHT}, the largest here.",
