@@ -216,7 +216,7 @@ impl Decoy {
             served_tarpits = remove_served(&mut decoys.tarpit, &told.served);
             if let Some(tarpit) = tarpit {
                 decoys.addresses = tarpit.addresses.clone();
-                decoys.dark = tarpit.dark.clone();
+                decoys.dark = segment::within_networks(&tarpit.dark, &host::interface_addresses());
                 decoys.dark_after = tarpit.dark_after.as_secs() as u32;
             }
             let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();

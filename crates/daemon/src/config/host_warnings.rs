@@ -484,7 +484,7 @@ impl<'a> Context<'a> {
         let is_beside = |dark: &Prefix| networks.iter().any(|network| network.covers(*dark));
         if let Some(dark) = dark.find(|dark| !networks.is_empty() && !is_beside(dark)) {
             warnings.push(format!(
-                "dark in [tarpit]: {dark} is in no network of an interface of this host: who has an address there may not answer this host, and then loses it to the tarpit; allowed: prefixes of its networks"
+                "dark in [tarpit]: {dark} is in no network of an interface of this host, from which neighbours could be asked: no address outside of its networks becomes a tarpit; allowed: prefixes of its networks"
             ));
         }
         let mut prefixes = tarpit.addresses.iter().chain(tarpit.dark.iter());
