@@ -42,7 +42,7 @@ fn root_every_row_forwards_what_it_is_sent() {
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["ratio_to"], format!("haproxy tcp{load}"));
     }
-    assert!(told.contains("not to be had here: netmap"), "{told}");
+    assert!(told.contains("not to be had: netmap"), "{told}");
     let (rows, _) = rows_of("encap ");
     let found: Vec<_> = rows
         .iter()
