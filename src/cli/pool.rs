@@ -163,13 +163,7 @@ pub enum Verb {
     /// Delete a pool that was added by a command
     ///
     /// Its connections end. A pool of the configuration is removed there.
-    Del {
-        /// The name of the pool
-        name: String,
-        /// Print the answer as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Del(Named),
     /// Give all reals of a pool no new flows; those that they have stay
     ///
     /// For maintenance of all of them: new flows go to what the pool has for an emergency.
@@ -217,72 +211,75 @@ fn change_all(common: &Common, pool: &Named, mode: &str) -> anyhow::Result<ExitA
 
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
-        Verb::Drain(pool) => return change_all(common, pool, "draining"),
-        Verb::Disable(pool) => return change_all(common, pool, "disabled"),
-        Verb::Enable(pool) => return change_all(common, pool, "enabled"),
-        Verb::Add(new) => {
-            let answer = common.client().post("/v1/pools", &new.body()?)?.ok()?;
-            return answered(&answer, new.json, || {
-                let pool = &answer["pool"];
-                if pool.is_null() {
-                    return format!("pool {} is added", weir_daemon::escape(&new.name));
-                }
-                format!(
-                    "pool {} is added: {} of {} reals are live",
-                    show::text(&pool["name"]),
-                    pool["live"],
-                    own_reals(pool)
-                )
-            });
+        Verb::Add(new) => add(common, new),
+        Verb::Del(pool) => {
+            let answer = common.client().delete(&path_of(&pool.name))?.ok()?;
+            let line = || format!("pool {} is deleted", weir_daemon::escape(&pool.name));
+            answered(&answer, pool.json, line)
         }
-        Verb::Del { name, json } => {
-            let answer = common.client().delete(&path_of(name))?.ok()?;
-            let line = || format!("pool {} is deleted", weir_daemon::escape(name));
-            return answered(&answer, *json, line);
-        }
-        Verb::List { .. } | Verb::Show { .. } => (),
+        Verb::Drain(pool) => change_all(common, pool, "draining"),
+        Verb::Disable(pool) => change_all(common, pool, "disabled"),
+        Verb::Enable(pool) => change_all(common, pool, "enabled"),
+        Verb::List { json } => show_all(common, *json),
+        Verb::Show { name, json } => show_one(common, name, *json),
     }
+}
+
+fn add(common: &Common, new: &New) -> anyhow::Result<ExitAnswer> {
+    let answer = common.client().post("/v1/pools", &new.body()?)?.ok()?;
+    answered(&answer, new.json, || {
+        let pool = &answer["pool"];
+        if pool.is_null() {
+            return format!("pool {} is added", weir_daemon::escape(&new.name));
+        }
+        format!(
+            "pool {} is added: {} of {} reals are live",
+            show::text(&pool["name"]),
+            pool["live"],
+            own_reals(pool)
+        )
+    })
+}
+
+fn show_all(common: &Common, json: bool) -> anyhow::Result<ExitAnswer> {
     let answer = common.client().get("/v1/pools")?.ok()?;
-    let pools = array(&answer["pools"]);
-    match verb {
-        Verb::List { json } => {
-            match json {
-                true => show::json(&answer)?,
-                false => list(pools)?,
-            }
-            for one in array(&answer["not_in_force"]) {
-                let real = one["real"].as_str().map(|real| format!("real {real} of "));
-                eprintln!(
-                    "warning: {}pool {}, added by a command, is not in force: {}",
-                    weir_daemon::escape(&real.unwrap_or_default()),
-                    show::text(&one["pool"]),
-                    show::text(&one["why"])
-                );
-            }
-        }
-        Verb::Show { name, json } => {
-            let Some(pool) = pools.iter().find(|pool| pool["name"] == *name) else {
-                let names: Vec<_> = pools.iter().map(|pool| show::text(&pool["name"])).collect();
-                anyhow::bail!(
-                    "there is no pool {name:?}; there are: {}",
-                    match names.is_empty() {
-                        true => "none".to_owned(),
-                        false => names.join(", "),
-                    }
-                );
-            };
-            match json {
-                true => show::json(pool)?,
-                false => one(pool)?,
-            }
-            if pool["live"] == 0 {
-                return Ok(ExitAnswer::No);
-            }
-        }
-        Verb::Add(_) | Verb::Del { .. } => (),
-        Verb::Drain(_) | Verb::Disable(_) | Verb::Enable(_) => (),
+    match json {
+        true => show::json(&answer)?,
+        false => list(array(&answer["pools"]))?,
+    }
+    for one in array(&answer["not_in_force"]) {
+        let real = one["real"].as_str().map(|real| format!("real {real} of "));
+        eprintln!(
+            "warning: {}pool {}, added by a command, is not in force: {}",
+            weir_daemon::escape(&real.unwrap_or_default()),
+            show::text(&one["pool"]),
+            show::text(&one["why"])
+        );
     }
     Ok(ExitAnswer::Done)
+}
+
+fn show_one(common: &Common, name: &str, json: bool) -> anyhow::Result<ExitAnswer> {
+    let answer = common.client().get("/v1/pools")?.ok()?;
+    let pools = array(&answer["pools"]);
+    let Some(pool) = pools.iter().find(|pool| pool["name"] == *name) else {
+        let names: Vec<_> = pools.iter().map(|pool| show::text(&pool["name"])).collect();
+        anyhow::bail!(
+            "there is no pool {name:?}; there are: {}",
+            match names.is_empty() {
+                true => "none".to_owned(),
+                false => names.join(", "),
+            }
+        );
+    };
+    match json {
+        true => show::json(pool)?,
+        false => one(pool)?,
+    }
+    Ok(match pool["live"] == 0 {
+        true => ExitAnswer::No,
+        false => ExitAnswer::Done,
+    })
 }
 
 /// The number of reals that are none for an emergency.

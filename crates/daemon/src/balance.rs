@@ -303,55 +303,55 @@ impl Balancer {
             RealChangeError::NotFound(format!("there is no {what}; there are: {there}"))
         };
         let state = &mut *state;
-        let Some(found) = state.pools.iter_mut().find(|p| p.config.name == pool) else {
+        let Some(at) = state.pools.iter().position(|p| p.config.name == pool) else {
             return Err(not_found(format!("pool {}", crate::escape(pool)), &names));
         };
         let is_meant = |real: &RealState| match address {
             Some(address) => real.config.address == address,
             None => !real.is_emergency,
         };
-        if let Some(address) = address.filter(|_| !found.reals.iter().any(is_meant)) {
-            let there = { found.reals.iter() }.map(|real| real.config.address.to_string());
+        let mut before = Vec::new();
+        for real in state.pools[at]
+            .reals
+            .iter_mut()
+            .filter(|real| is_meant(real))
+        {
+            let was = (real.setting, real.back, real.took_none_until);
+            before.push(was);
+            let setting = Setting {
+                mode: change.mode.unwrap_or(was.0.mode),
+                weight: change.weight.unwrap_or(was.0.weight),
+            };
+            if setting.mode == Mode::Enabled && was.0.mode != Mode::Enabled {
+                real.back = Some(Instant::now());
+            }
+            if setting.mode != Mode::Disabled && was.0.mode == Mode::Disabled {
+                real.took_none_until = Some(Instant::now());
+            }
+            state.is_new |= setting != was.0;
+            real.setting = setting;
+        }
+        if let Some(address) = address.filter(|_| before.is_empty()) {
+            let reals = state.pools[at].reals.iter();
+            let there = reals.map(|real| real.config.address.to_string());
             let there = there.collect::<Vec<_>>().join(", ");
             return Err(not_found(format!("real {address} in pool {pool}"), &there));
         }
-        let mut before = Vec::new();
-        for real in found.reals.iter_mut().filter(|real| is_meant(real)) {
-            let (was, times) = (real.setting, (real.back, real.took_none_until));
-            before.push((real.number, was, times));
-            real.setting = Setting {
-                mode: change.mode.unwrap_or(was.mode),
-                weight: change.weight.unwrap_or(was.weight),
-            };
-            let setting = real.setting;
-            if setting.mode == Mode::Enabled && was.mode != Mode::Enabled {
-                real.back = Some(Instant::now());
-            }
-            if setting.mode != Mode::Disabled && was.mode == Mode::Disabled {
-                real.took_none_until = Some(Instant::now());
-            }
-            state.is_new |= setting != was;
-        }
         if let Err(error) = self.follow(state) {
-            for real in state.pools.iter_mut().flat_map(|pool| &mut pool.reals) {
-                if let Some((_, was, times)) = before.iter().find(|one| one.0 == real.number) {
-                    real.setting = *was;
-                    (real.back, real.took_none_until) = *times;
-                }
+            let changed = state.pools[at]
+                .reals
+                .iter_mut()
+                .filter(|real| is_meant(real));
+            for (real, was) in changed.zip(before) {
+                (real.setting, real.back, real.took_none_until) = was;
             }
             return Err(error.into());
         }
-        let pools = state.pools.iter();
-        let Some(found) = { pools }.find(|known| known.config.name == pool) else {
-            unreachable!("it was found above, and none has gone since");
-        };
-        let mut shown = Vec::new();
-        for (number, was, _) in &before {
-            let mut reals = found.reals.iter();
-            let real = { reals.find(|real| real.number == *number) };
-            let real = real.expect("it was found above");
+        let Pool { config, reals, .. } = &state.pools[at];
+        let changed: Vec<_> = reals.iter().filter(|real| is_meant(real)).collect();
+        for (real, (was, ..)) in changed.iter().zip(before) {
             let (setting, address) = (real.setting, real.config.address);
-            if setting != *was {
+            if setting != was {
                 let weight = setting.weight.map(|w| format!(", weight {w}"));
                 let weight = weight.unwrap_or_default();
                 let text = format!(
@@ -374,11 +374,8 @@ impl Balancer {
                 self.alerts.raise(ABOUT_SETTINGS, message);
             }
         }
-        for (number, ..) in &before {
-            let mut reals = found.reals.iter();
-            let real = { reals.find(|real| real.number == *number) };
-            shown.push(self.shown(&found.config, real.expect("it was found above"))?);
-        }
+        let shown = { changed.into_iter() }.map(|real| self.shown(config, real));
+        let shown = shown.collect::<Result<_, _>>()?;
         Ok((shown, saved))
     }
 
