@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use weir_config::{ConfigErrors, Document, Part};
 use weir_enforce::Feature;
 
-use super::{Config, host_warnings, tarpit_overlap};
+use super::{Config, host_warnings, host_warnings::HostView, tarpit_overlap};
 use crate::{
     balance::{
         added::{Added, AddedPool, AddedReal},
@@ -82,6 +82,7 @@ impl Config {
         self.warnings.retain(|one| !before.warnings.contains(one));
         let mut balance = self.balance.as_ref().and_then(BalanceConfig::of_files);
         let mut added = WithAdded::default();
+        let host = &HostView::new(host);
         let add = |base: Option<&_>, some: &[_]| self.add_pools(base, some, host);
         let refused = add_all(&all.pools, &mut balance, &mut added.warnings, add);
         let not_in_force = refused.into_iter().map(|(pool, why)| NotInForce {
@@ -109,7 +110,7 @@ impl Config {
         &self,
         base: Option<&BalanceConfig>,
         added: &[AddedPool],
-        host: &dyn HostFacts,
+        host: &HostView<'_>,
     ) -> Result<Checked, String> {
         let answering = [
             ("decoy", self.decoy.as_ref().map(|decoy| &decoy.ports)),
@@ -162,7 +163,7 @@ impl Config {
         &self,
         base: Option<&BalanceConfig>,
         added: &[AddedReal],
-        host: &dyn HostFacts,
+        host: &HostView<'_>,
     ) -> Result<Checked, String> {
         let mut by_pool = BTreeMap::<_, Vec<_>>::new();
         for real in added {

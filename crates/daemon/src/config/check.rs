@@ -8,7 +8,10 @@ use weir_config::{
 use weir_core::Action;
 use weir_enforce::Feature;
 
-use super::{Config, DEFAULT_STATE_DIR, backend_limits, host_warnings, tarpit_overlap};
+use super::{
+    Config, DEFAULT_STATE_DIR, backend_limits, host_warnings, host_warnings::HostView,
+    tarpit_overlap,
+};
 use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy, fail2ban,
@@ -140,7 +143,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         added: super::WithAdded::default(),
         warnings,
     };
-    let of_host = host_warnings::of_files(&config, host);
+    let of_host = host_warnings::of_files(&config, &HostView::new(host));
     config.warnings.extend(of_host);
     if config.denies_nothing() {
         config.warnings.push(

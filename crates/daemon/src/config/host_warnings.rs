@@ -20,9 +20,35 @@ use crate::{
 /// Virtual addresses of a pool of which each has a warning of its own.
 const MOST_WARNINGS: usize = 16;
 
+/// What this host says of itself, asked once.
+pub(super) struct HostView<'a> {
+    host: &'a dyn HostFacts,
+    addresses: Vec<InterfaceAddress>,
+    here: BTreeSet<IpAddr>,
+    gateways: BTreeSet<IpAddr>,
+    listeners: OnceCell<BTreeSet<(Protocol, u16)>>,
+}
+
+impl<'a> HostView<'a> {
+    pub(super) fn new(host: &'a dyn HostFacts) -> Self {
+        let addresses = host.addresses();
+        Self {
+            host,
+            here: addresses.iter().map(|one| one.address).collect(),
+            addresses,
+            gateways: host.gateways().into_iter().collect(),
+            listeners: OnceCell::new(),
+        }
+    }
+}
+
 /// Warnings about all that the files say.
-pub(super) fn of_files(config: &Config, host: &dyn HostFacts) -> Vec<String> {
-    let context = Context::new(config, config.balance.as_ref(), host);
+pub(super) fn of_files(config: &Config, host: &HostView<'_>) -> Vec<String> {
+    let context = Context {
+        config,
+        balance: config.balance.as_ref(),
+        host,
+    };
     let pools = config.balance.iter().flat_map(|balance| &balance.pools);
     let mut warnings: Vec<_> = { pools.flat_map(|pool| context.pool_warnings(pool)) }.collect();
     for router in &config.routers {
@@ -37,9 +63,13 @@ pub(super) fn of_pools(
     config: &Config,
     balance: &BalanceConfig,
     pools: &[PoolConfig],
-    host: &dyn HostFacts,
+    host: &HostView<'_>,
 ) -> Vec<String> {
-    let context = Context::new(config, Some(balance), host);
+    let context = Context {
+        config,
+        balance: Some(balance),
+        host,
+    };
     let of_one = |pool| context.pool_warnings(pool);
     pools.iter().flat_map(of_one).collect()
 }
@@ -50,40 +80,24 @@ pub(super) fn of_reals(
     balance: &BalanceConfig,
     pool: &PoolConfig,
     reals: &[&RealConfig],
-    host: &dyn HostFacts,
+    host: &HostView<'_>,
 ) -> Vec<String> {
-    Context::new(config, Some(balance), host).real_warnings(pool, reals)
+    let context = Context {
+        config,
+        balance: Some(balance),
+        host,
+    };
+    context.real_warnings(pool, reals)
 }
 
 /// The host and the configuration together.
 struct Context<'a> {
     config: &'a Config,
     balance: Option<&'a BalanceConfig>,
-    host: &'a dyn HostFacts,
-    addresses: Vec<InterfaceAddress>,
-    here: BTreeSet<IpAddr>,
-    gateways: BTreeSet<IpAddr>,
-    listeners: OnceCell<BTreeSet<(Protocol, u16)>>,
+    host: &'a HostView<'a>,
 }
 
 impl<'a> Context<'a> {
-    fn new(
-        config: &'a Config,
-        balance: Option<&'a BalanceConfig>,
-        host: &'a dyn HostFacts,
-    ) -> Self {
-        let addresses = host.addresses();
-        Self {
-            config,
-            balance,
-            host,
-            here: addresses.iter().map(|one| one.address).collect(),
-            addresses,
-            gateways: host.gateways().into_iter().collect(),
-            listeners: OnceCell::new(),
-        }
-    }
-
     /// The interface of the reals of direct server return.
     fn reals_interface(&self) -> Option<&'a str> {
         self.balance?.interface.as_deref()
@@ -105,7 +119,7 @@ impl<'a> Context<'a> {
         let mut announced = vips
             .filter(|_| self.announces())
             .flat_map(|pool| &pool.vips);
-        self.here.contains(address)
+        self.host.here.contains(address)
             || self.router_of(address).is_some()
             || announced.any(|vip| vip == address)
     }
@@ -113,8 +127,8 @@ impl<'a> Context<'a> {
     /// Has the interface of the reals, or the host, no address yet?
     fn waits_for_addresses(&self) -> bool {
         match self.reals_interface() {
-            Some(name) => !self.addresses.iter().any(|one| one.interface == name),
-            None => self.here.is_empty(),
+            Some(name) => !self.host.addresses.iter().any(|one| one.interface == name),
+            None => self.host.here.is_empty(),
         }
     }
 
@@ -136,7 +150,10 @@ impl<'a> Context<'a> {
         let of = &pool.name;
         let mut warnings = Vec::new();
         let is_unrouted = |vip: &&IpAddr| self.router_of(vip).is_none();
-        let of_gateways = pool.vips.iter().filter(|vip| self.gateways.contains(*vip));
+        let of_gateways = pool
+            .vips
+            .iter()
+            .filter(|vip| self.host.gateways.contains(*vip));
         for vip in of_gateways.filter(is_unrouted) {
             warnings.push(format!(
                 "vip in [pool.{of}] is {vip}, a gateway of this host: it keeps the address, and none of its packets are the pool's; allowed: an address that no host has"
@@ -144,11 +161,11 @@ impl<'a> Context<'a> {
         }
         // The administrator's own stay in any case.
         let is_its_own = |vip: &IpAddr| {
-            let mut all = self.addresses.iter();
+            let mut all = self.host.addresses.iter();
             all.any(|one| one.address == *vip && one.network != Prefix::host(*vip))
         };
         let mut unrouted = pool.vips.iter().filter(is_unrouted);
-        let is_or_comes = |vip: &IpAddr| self.announces() || self.here.contains(vip);
+        let is_or_comes = |vip: &IpAddr| self.announces() || self.host.here.contains(vip);
         let stays = unrouted.find(|vip| is_or_comes(vip) && !is_its_own(vip));
         let stays = stays.filter(|_| !self.config.routers.is_empty());
         if let Some(vip) = stays {
@@ -166,7 +183,7 @@ impl<'a> Context<'a> {
             return warnings;
         }
         // One that weir adds comes with it.
-        let is_missing = |vip: &&IpAddr| !self.is_held(vip) && !self.gateways.contains(*vip);
+        let is_missing = |vip: &&IpAddr| !self.is_held(vip) && !self.host.gateways.contains(*vip);
         let adds = !self.announces() || self.reals_interface().is_none();
         let missing: Vec<_> = pool
             .vips
@@ -199,7 +216,7 @@ impl<'a> Context<'a> {
         }
         let mut by_interface = BTreeMap::<&str, Vec<&IpAddr>>::new();
         for vip in &pool.vips {
-            let mut all = self.addresses.iter();
+            let mut all = self.host.addresses.iter();
             let here = all
                 .find(|one| one.address == *vip)
                 .map(|one| &*one.interface);
@@ -212,7 +229,7 @@ impl<'a> Context<'a> {
             }
         }
         let warn = |(name, vips): (&str, Vec<&IpAddr>)| {
-            let is_there = self.host.has_interface(name);
+            let is_there = self.host.host.has_interface(name);
             (is_there && !self.is_covered(name)).then(|| {
                 format!(
                     "vip in [pool.{}] has {}, an address of {name}, and interfaces has {} only: packets for it that come in by {name} are not taken; add {name} to interfaces",
@@ -227,10 +244,14 @@ impl<'a> Context<'a> {
 
     /// Are the packets of this interface seen at one that weir protects?
     fn is_covered(&self, name: &str) -> bool {
-        let below = self.host.with_lower(name);
-        let mut protected = self.config.enforcement.interfaces.iter();
+        let interfaces = &self.config.enforcement.interfaces;
+        if interfaces.iter().any(|known| known == name) {
+            return true;
+        }
+        let below = self.host.host.with_lower(name);
+        let mut protected = interfaces.iter();
         protected.any(|known| {
-            let known = self.host.with_lower(known);
+            let known = self.host.host.with_lower(known);
             known.first().is_some_and(|known| below.contains(known))
         })
     }
@@ -281,7 +302,10 @@ impl<'a> Context<'a> {
         let served = match pool.is_proxied() {
             true => None,
             false => {
-                let listeners = self.listeners.get_or_init(|| self.host.listeners());
+                let listeners = self
+                    .host
+                    .listeners
+                    .get_or_init(|| self.host.host.listeners());
                 let mut listeners = listeners.iter();
                 listeners.find(|(protocol, port)| pool.serves(*protocol, *port))
             }
@@ -307,9 +331,9 @@ impl<'a> Context<'a> {
         let mut warnings = Vec::new();
         for (family, is_v4) in [("IPv4", true), ("IPv6", false)] {
             let of_family = |address: &&IpAddr| address.is_ipv4() == is_v4;
-            let mut here = self.here.iter().filter(of_family);
+            let mut here = self.host.here.iter().filter(of_family);
             let mut vips = pool.vips.iter().filter(of_family);
-            let Some(vip) = vips.find(|vip| self.here.contains(vip)) else {
+            let Some(vip) = vips.find(|vip| self.host.here.contains(vip)) else {
                 continue;
             };
             if here.any(is_reached) {
@@ -359,7 +383,7 @@ impl<'a> Context<'a> {
             let of_family = |one: &&InterfaceAddress| {
                 one.interface == interface && one.address.is_ipv4() == address.is_ipv4()
             };
-            let here: Vec<_> = self.addresses.iter().filter(of_family).collect();
+            let here: Vec<_> = self.host.addresses.iter().filter(of_family).collect();
             // Without a network, as clouds give them, addresses say nothing of neighbours.
             let says_nothing = !here.is_empty()
                 && here
@@ -369,7 +393,7 @@ impl<'a> Context<'a> {
             let is_l2 = pool.forward == Forward::L2;
             let has = |list: &[IpAddr]| list.contains(&address);
             let routers = || self.config.routers.iter();
-            if self.here.contains(&address) {
+            if self.host.here.contains(&address) {
                 warnings.push(format!(
                     "reals of [pool.{of}] have {address}, an address of this host, which sends no packets to itself: no flow reaches it; allowed: another host, or forward = \"proxy\""
                 ));
@@ -383,7 +407,7 @@ impl<'a> Context<'a> {
                     "reals of [pool.{of}] have {address}, a peer in [vrrp.{}]: two hosts that balance the pool would pass its packets to each other; allowed: a host that does not",
                     router.name
                 ));
-            } else if is_l2 && self.gateways.contains(&address) {
+            } else if is_l2 && self.host.gateways.contains(&address) {
                 warnings.push(format!(
                     "reals of [pool.{of}] have {address}, a gateway of this host: unless it has the virtual addresses, it sends the pool's packets back, or elsewhere"
                 ));
@@ -406,7 +430,7 @@ impl<'a> Context<'a> {
         }
         for vip in &router.vips {
             // weir adds them without a network.
-            let mut all = self.addresses.iter();
+            let mut all = self.host.addresses.iter();
             let is_its_own =
                 |one: &&InterfaceAddress| one.address == *vip && one.network != Prefix::host(*vip);
             if let Some(own) = all.find(is_its_own) {
@@ -430,7 +454,7 @@ impl<'a> Context<'a> {
         let of_interface = |one: &&InterfaceAddress| {
             one.interface == router.interface && one.address.is_ipv4() == is_v4
         };
-        let own: Vec<_> = self.addresses.iter().filter(of_interface).collect();
+        let own: Vec<_> = self.host.addresses.iter().filter(of_interface).collect();
         let why = |peer: &IpAddr| {
             let is_beside = || own.iter().any(|one| one.network.contains(*peer));
             match peer {
@@ -462,14 +486,18 @@ impl<'a> Context<'a> {
             return Vec::new();
         };
         let held = |gateway: &IpAddr| Some((*gateway, tarpit.addresses.lookup(*gateway)?));
-        let found = self.gateways.iter().filter_map(held);
+        let found = self.host.gateways.iter().filter_map(held);
         let warn = |(gateway, prefix)| {
             format!(
                 "addresses in [tarpit]: {gateway} is a gateway of this host, and in {prefix}: the tarpit leaves it alone only while the kernel knows it as a neighbour; name prefixes without it"
             )
         };
         let mut warnings: Vec<_> = found.map(warn).collect();
-        let mut own = self.addresses.iter().filter(|one| one.interface != "lo");
+        let mut own = self
+            .host
+            .addresses
+            .iter()
+            .filter(|one| one.interface != "lo");
         let own = own.find_map(|one| Some((one.address, tarpit.addresses.lookup(one.address)?)));
         if let Some((own, prefix)) = own {
             warnings.push(format!(
@@ -478,7 +506,7 @@ impl<'a> Context<'a> {
         }
         // Questions have an address of the interface as their sender, which hosts of other
         // networks may leave without an answer.
-        let of_v4 = { self.addresses.iter() }.filter(|one| one.address.is_ipv4());
+        let of_v4 = { self.host.addresses.iter() }.filter(|one| one.address.is_ipv4());
         let networks: Vec<_> = of_v4.map(|one| one.network).collect();
         let mut dark = tarpit.dark.iter().filter(|prefix| prefix.addr().is_ipv4());
         let is_beside = |dark: &Prefix| networks.iter().any(|network| network.covers(*dark));
@@ -491,8 +519,8 @@ impl<'a> Context<'a> {
         if prefixes.any(|prefix| prefix.addr().is_ipv6()) {
             let interfaces = self.config.enforcement.interfaces.iter();
             let deaf = interfaces
-                .filter(|name| self.host.has_interface(name))
-                .filter(|name| !self.host.takes_all_multicast(name));
+                .filter(|name| self.host.host.has_interface(name))
+                .filter(|name| !self.host.host.takes_all_multicast(name));
             warnings.extend(deaf.map(|name| {
                 format!(
                     "[tarpit] has IPv6 addresses, and {name} does not take all multicast, by which neighbours ask for them: a network card that filters it hides the questions; ip link set {name} allmulticast on"

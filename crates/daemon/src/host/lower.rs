@@ -5,6 +5,8 @@ use std::io;
 use nix::net::if_::if_nametoindex;
 use weir_netlink::{Attributes, NLM_F_DUMP, Protocol, Request, ask, word};
 
+use super::shared_links::ON_ANOTHER;
+
 /// linux/rtnetlink.h, linux/if_link.h
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -16,8 +18,6 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 /// What a link's message has before its attributes.
 const IFINFOMSG: usize = 16;
-/// Kinds whose IFLA_LINK is the interface below, and not the other end of a pair.
-const ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
 /// An interface, and which ones it is connected with.
 struct Link {
@@ -50,7 +50,9 @@ fn read(body: &[u8]) -> Option<Link> {
         String::from_utf8_lossy(name).into_owned()
     };
     let kind = link.nested(IFLA_LINKINFO).get(IFLA_INFO_KIND).map(text);
-    let is_on_another = kind.is_some_and(|kind| ON_ANOTHER.contains(&kind.as_bytes()));
+    // Of other kinds IFLA_LINK may be the other end of a pair.
+    let is_on_another =
+        kind.is_some_and(|kind| kind == "vlan" || ON_ANOTHER.contains(&kind.as_bytes()));
     let is_here = link.get(IFLA_LINK_NETNSID).is_none();
     let below = link.get(IFLA_LINK).filter(|_| is_on_another && is_here);
     Some(Link {

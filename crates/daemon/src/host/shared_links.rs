@@ -16,7 +16,7 @@ const IFLA_INFO_KIND: u16 = 1;
 /// What a link's message has before its attributes.
 const IFINFOMSG: usize = 16;
 /// Interfaces of others on one of this host.
-const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
+pub(super) const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
 /// Indices of interfaces that carry frames of others: the ports of a bridge or a bond, and
 /// those below a macvlan or an ipvlan.
