@@ -216,7 +216,10 @@ impl Decoy {
             served_tarpits = remove_served(&mut decoys.tarpit, &told.served);
             if let Some(tarpit) = tarpit {
                 decoys.addresses = tarpit.addresses.clone();
-                decoys.dark = segment::within_networks(&tarpit.dark, &host::interface_addresses());
+                if !tarpit.dark.is_empty() {
+                    let addresses = host::interface_addresses();
+                    decoys.dark = segment::within_networks(&tarpit.dark, &addresses);
+                }
                 decoys.dark_after = tarpit.dark_after.as_secs() as u32;
             }
             let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
