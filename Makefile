@@ -74,7 +74,8 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit; comments an
 		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -Ibpf -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
 	@# Comments, documents that they name, subjects of commits, committed results.
-	$(CARGO) test --locked $(JOBS) --features weir/fault-points -p weir --test lint
+	@# The whole workspace's features, as the tests have them: nothing is compiled twice.
+	$(CARGO) test --locked $(JOBS) --features weir/fault-points --workspace --test lint
 	shellcheck dist/*.sh .ci/run fuzz/run tests/kernels/*.sh
 	@# It wants the units' program in place: one that exists stands in for it.
 	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \

@@ -11,7 +11,7 @@ With SKIPS_FAIL=1 a program that skips a test for want of a program or of root
 fails: where dist/install-deps.sh has run, nothing of that is missing.
 
 Arguments are those of `cargo test`, without a filter. TEST_JOBS says how many
-programs run at a time.
+programs run at a time; more of them do while processors have nothing to do.
 """
 
 import json
@@ -24,9 +24,13 @@ import sys
 import tempfile
 import time
 
-# Programs at a time, and tests in each.
+# Programs at a time, and how many where all of them wait.
 PROCESSORS = os.cpu_count() or 1
 JOBS = int(os.environ.get("TEST_JOBS", PROCESSORS + 1))
+MOST_JOBS = 2 * JOBS
+# Seconds over which the processors must have been idle, and the part of them.
+IDLE_SECONDS = 2
+IDLE_PART = 0.3
 CARGO = shlex.split(os.environ.get("CARGO", "cargo"))
 # A program that hangs fails, by name.
 LIMIT = 900
@@ -121,12 +125,38 @@ def build(arguments):
     return programs, libraries
 
 
-def run(programs, jobs, environment):
-    """Runs them, `jobs` at a time; the names of those that failed."""
+class Idleness:
+    """How idle the processors are, waiting for a disk included."""
+
+    def __init__(self):
+        self.look()
+
+    def look(self):
+        with open("/proc/stat", encoding="ascii") as lines:
+            fields = lines.readline().split()
+        self.seconds = (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+        self.at = time.monotonic()
+
+    def is_long(self):
+        """Asked again and again: true once in IDLE_SECONDS at most, for what is begun then
+        takes a while to show."""
+        at, seconds = self.at, self.seconds
+        if time.monotonic() - at < IDLE_SECONDS:
+            return False
+        self.look()
+        return (self.seconds - seconds) / (self.at - at) > IDLE_PART * PROCESSORS
+
+
+def run(programs, jobs, most, environment):
+    """Runs them, `jobs` at a time, up to `most` while processors are idle; the names of
+    those that failed."""
     waiting, running, failed = list(programs), {}, []
+    idleness = Idleness()
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
+            while waiting and (
+                len(running) < jobs or (len(running) < most and idleness.is_long())
+            ):
                 program = waiting.pop(0)
                 program.start(environment)
                 running[program.process.pid] = program
@@ -160,8 +190,8 @@ def main():
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(path for path in paths if path))
     crowded = {"RUST_TEST_THREADS": str(PROCESSORS + 1), **environment}
     begun = time.monotonic()
-    failed = run([p for p in programs if not p.alone], JOBS, crowded)
-    failed += run([p for p in programs if p.alone], 1, environment)
+    failed = run([p for p in programs if not p.alone], JOBS, MOST_JOBS, crowded)
+    failed += run([p for p in programs if p.alone], 1, 1, environment)
     # Of all or of packages; where programs are named, they are meant.
     if not any(argument.startswith(("--test", "--lib", "--bin")) for argument in arguments):
         docs = subprocess.run([*CARGO, "test", "--doc", "--quiet", *arguments], check=False)
