@@ -195,13 +195,15 @@ impl Config {
     }
 
     /// Which databases say where addresses are, if anything asks that: the geofence's, or
-    /// for access lists of pools the built-in one.
+    /// for access lists of pools and rules about programs the built-in one.
     pub fn geography(&self) -> Option<Cow<'_, GeofenceConfig>> {
         let pools = self.balance.iter().flat_map(|balance| &balance.pools);
         let mut acls = pools.filter_map(|pool| pool.acl.as_ref());
+        let names_places =
+            acls.any(Acl::names_places) || self.app.as_ref().is_some_and(AppConfig::names_places);
         match &self.geofence {
             Some(geofence) => Some(Cow::Borrowed(geofence)),
-            None => acls.any(Acl::names_places).then(|| {
+            None => names_places.then(|| {
                 Cow::Owned(GeofenceConfig {
                     database: None,
                     asn_database: None,
