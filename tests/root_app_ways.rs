@@ -369,6 +369,44 @@ fn root_each_way_to_other_code_and_to_another_sender_is_met() {
     each(&SENDERS, true);
 }
 
+/// What a program has sent that may not stands in the queue of the connection when it ends. The
+/// kernel gives its address space to the next process: that one is another holder, not the one
+/// in whose place the first is forgotten and what it has sent leaves.
+const HEIR: &str = r#"
+import os, socket, subprocess, sys, time
+family, other = sys.argv[1:]
+kind, addr = (socket.AF_INET, '127.0.0.1') if family == '4' else (socket.AF_INET6, '::1')
+os.sched_setaffinity(0, {0})
+c = socket.create_connection((addr, 7007), 20); c.settimeout(20)
+c.sendall(b'before\n'); print('answer', c.recv(100), flush=True)
+os.dup2(c.fileno(), 9, True)
+subprocess.run([other, '-c', "import os; os.write(9, b'by another\\n')"], pass_fds=(9,))
+for n in range(300):
+    if os.fork() == 0:
+        os.write(9, b'after\n'); os._exit(0)
+    os.wait()
+c.settimeout(12)
+try: print('answer', c.recv(100), flush=True)
+except OSError as e: print('nothing', type(e).__name__, flush=True)
+"#;
+
+#[test]
+fn root_who_gets_the_address_space_of_one_that_has_ended_does_not_stand_in_for_it() {
+    let Some(host) = TestHost::new("heir", &allow(&[PYTHON])) else {
+        return;
+    };
+    let other = another(&host, PYTHON);
+    sleep(NO_MORE_CUTS);
+    let _server = serve(&host);
+    let mut clients: Vec<_> = ["4", "6"]
+        .map(|family| host.begin(&[PYTHON, "-c", HEIR, family, &other]))
+        .into();
+    for client in &mut clients {
+        assert_eq!(client.line(), "answer b'before\\n'");
+        assert_eq!(client.line(), "nothing TimeoutError");
+    }
+}
+
 /// The C compiler's program that sends by io_uring; none: there is no compiler.
 fn uring(host: &TestHost) -> Option<PathBuf> {
     let (source, program) = (host.host.path("uring.c"), host.host.path("uring"));

@@ -134,7 +134,7 @@ struct ident_key {
 	__u64 cgroup; /* 0 unless IDENT_BY_CGROUP */
 	__u32 uid;    /* 0 unless IDENT_BY_UID */
 	__u32 flags;  /* IDENT_ANONYMOUS, IDENT_ALTERED */
-	__u64 space;  /* 0 unless IDENT_BY_SPACE */
+	__u64 space;  /* 0 unless IDENT_BY_SPACE; as in ident_holder */
 };
 
 /* It has executable memory that is of no file. */
@@ -176,7 +176,7 @@ struct ident_space {
 };
 
 struct ident_holder {
-	__u64 space;
+	__u64 space;  /* which address space that is: no later one has the same number */
 	__u32 handle; /* 0: free */
 	__u32 pad;
 };
@@ -194,13 +194,13 @@ enum ident_cut {
 
 /* What is known of a socket. */
 struct ident_socket {
-	__u64 space; /* of the last sender that was checked */
+	__u64 space; /* the mm of the last sender that was checked */
 	__u64 life;  /* which process that is, and which of its programs: the kernel gives
 		      * the space of one that has ended to others */
 	__u64 cgroup;
 	__u64 netns;
 	struct ident_key pending;
-	__u64 pending_space;
+	__u64 pending_space; /* of `pending`; as in ident_holder */
 	__u64 pending_executable;
 	struct ident_holder holders[IDENT_HOLDERS];
 	__u32 sequence;

@@ -565,7 +565,7 @@ static __always_inline void look_at(struct task_struct *task,
 	question->cgroup = cgroup_of(task);
 	question->key.uid = flags & IDENT_BY_UID ? question->uid : 0;
 	question->key.cgroup = flags & IDENT_BY_CGROUP ? question->cgroup : 0;
-	question->key.space = flags & IDENT_BY_SPACE ? address : 0;
+	question->key.space = flags & IDENT_BY_SPACE ? space_id(task, control) : 0;
 	question->found = 1;
 }
 

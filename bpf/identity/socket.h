@@ -110,20 +110,13 @@ static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 	}
 }
 
-/* One run of a program: of a process, and of what it has become by exec. */
-static __always_inline __u64 life_of(struct task_struct *task)
-{
-	return task->group_leader->start_boottime +
-	       task->self_exec_id * 0x9e3779b97f4a7c15ULL;
-}
-
 /* This process uses the socket. Nothing but a few comparisons if it is the one that did
  * so last, and as it was then. Who is no process (a thread of the kernel) is left out. */
 static __noinline void note_holder(struct ident_socket *socket, struct task_struct *task,
 				   const struct ident_control *control)
 {
 	struct mm_struct *mm = task->mm;
-	__u64 cgroup = 0, executable;
+	__u64 cgroup = 0, executable, space;
 	struct ident_key key;
 	__u32 sequence, uid = 0, flags, handle, traced;
 	int is_same;
@@ -167,19 +160,19 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		return;
 	}
 	handle = handle_of(control, &key);
+	space = space_id(task, control);
 	if (handle) {
-		if (socket->flags & IDENT_S_PENDING &&
-		    socket->pending_space == (__u64)mm) {
+		if (socket->flags & IDENT_S_PENDING && socket->pending_space == space) {
 			socket->flags &= ~IDENT_S_PENDING;
 			socket->epoch = 0;
 		}
-		add_holder(socket, (__u64)mm, handle);
+		add_holder(socket, space, handle);
 	} else {
-		if (socket->flags & IDENT_S_PENDING && socket->pending_space != (__u64)mm)
+		if (socket->flags & IDENT_S_PENDING && socket->pending_space != space)
 			socket->flags |= IDENT_S_LOST;
 		socket->flags |= IDENT_S_PENDING;
 		socket->pending = key;
-		socket->pending_space = (__u64)mm;
+		socket->pending_space = space;
 		socket->pending_executable = executable;
 		socket->epoch = 0;
 		socket->changes++;

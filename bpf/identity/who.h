@@ -115,6 +115,25 @@ static __always_inline __u32 is_traced(struct task_struct *task)
 	return (task->ptrace | task->group_leader->ptrace) != 0;
 }
 
+/* One run of a program: of a process, and of what it has become by exec. */
+static __always_inline __u64 life_of(struct task_struct *task)
+{
+	return task->group_leader->start_boottime +
+	       task->self_exec_id * 0x9e3779b97f4a7c15ULL;
+}
+
+/* The address space of this process, as a number that no later one has: the kernel gives
+ * the address of one that has ended to the next process, which may well have mapped the
+ * same files. */
+static __always_inline __u64 space_id(struct task_struct *task,
+				      const struct ident_control *control)
+{
+	/* A number to the verifier, not a pointer. */
+	__u64 address = (__u64)BPF_CORE_READ(task, mm);
+
+	return mix(mix(address ^ control->secret[0]) ^ life_of(task));
+}
+
 /* Who this process is in terms of the rules in force; its mappings are walked if they
  * have changed. 0: `key` and `executable` are right. */
 static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm,
@@ -128,7 +147,7 @@ static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm
 
 	key->cgroup = flags & IDENT_BY_CGROUP ? cgroup_of(task) : 0;
 	key->uid = flags & IDENT_BY_UID ? uid_of(task) : 0;
-	key->space = flags & IDENT_BY_SPACE ? address : 0;
+	key->space = flags & IDENT_BY_SPACE ? space_id(task, control) : 0;
 	key->flags = is_traced(task) ? IDENT_ALTERED : 0;
 	known = bpf_map_lookup_elem(&ident_spaces, &address);
 	/* Whoever was traced may have been told anything, and goes on with it. */
