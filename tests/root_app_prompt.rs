@@ -159,8 +159,10 @@ fn root_two_programs_are_asked_about_at_once_and_answered_in_reverse() {
     writeln!(prompter.input, "1 allow").unwrap();
     assert_eq!(prompter.next()["error"], "no question 1 is open");
     let status = prompt(&host);
-    assert!(status["asked"].as_u64() >= Some(4), "{status}");
-    assert_eq!(status["timed_out"], 0);
+    assert_eq!(
+        (&status["asked"], &status["timed_out"]),
+        (&4.into(), &0.into())
+    );
     drop(prompter);
 
     let written = host.host.read("conf.d/50-app-rules.toml");
@@ -175,6 +177,48 @@ fn root_two_programs_are_asked_about_at_once_and_answered_in_reverse() {
         (host.curl("127.0.0.1") == "200").then_some(())
     });
     assert_eq!(prompt(&host)["asked"], 0);
+}
+
+/// The kernel tells of a connection that waits, once more by each answer to another question;
+/// weir hears of it when that connection has been answered too, and nobody is asked again.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_what_was_answered_before_weir_hears_of_it_is_not_asked_again() {
+    let held = |host: &mut TestHost| {
+        let file = format!("WEIR_FAULT_HOLD={}", host.host.path("points").display());
+        host.host.under = vec!["env".into(), file];
+    };
+    let Some(host) = TestHost::with("late", &rules("50s"), held) else {
+        return;
+    };
+    let mut prompter = Prompter::new(&host);
+    for (number, (address, peer)) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1")]
+        .into_iter()
+        .enumerate()
+    {
+        // It stays when it is connected: of who is gone nothing is asked.
+        let mut first = host.begin(&[PYTHON, "-c", CONNECT, peer, "40"]);
+        let pythons = prompter.question("python3", peer);
+        let mut second = curl(&host, address);
+        let curls = prompter.question("curl", peer);
+        host.host.write("points", "app-hear\n");
+        prompter.answer(&format!("{curls} deny once"));
+        assert_eq!(second.line(), "000");
+        let reached = host.host.path("points.app-hear");
+        soon("the kernel to tell", || reached.exists().then_some(()));
+        prompter.answer(&format!("{pythons} allow once"));
+        assert_eq!(first.line(), "connected");
+        host.host.write("points", "");
+        let more = prompter.lines.recv_timeout(Duration::from_secs(2));
+        assert!(more.is_err(), "{more:?}");
+        let status = prompt(&host);
+        let asked = 2 * (number + 1);
+        assert_eq!(
+            (&status["asked"], &status["open"]),
+            (&asked.into(), &0.into())
+        );
+        std::fs::remove_file(reached).unwrap();
+    }
 }
 
 /// Two processes wait for one answer; the one that has asked ends, and the other asks.

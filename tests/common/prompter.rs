@@ -50,15 +50,10 @@ impl Prompter {
         next.expect("a line of weir app prompt")
     }
 
-    /// The next question about this peer, which is about this program. On a busy host one about
-    /// an earlier peer may come once more.
+    /// The next question, which is about this program and this peer.
     #[track_caller]
     pub fn question(&self, program: &str, peer: &str) -> u64 {
-        let mut question = self.next();
-        if question["peer"] != peer {
-            eprintln!("asked again: {question}");
-            question = self.next();
-        }
+        let question = self.next();
         let path = question["programs"][0]["path"].as_str().unwrap_or_default();
         assert!(path.contains(program), "{question}");
         let digest = question["programs"][0]["digest"].as_str().unwrap();

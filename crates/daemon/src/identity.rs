@@ -46,6 +46,7 @@ use std::{
 };
 
 use weir_bpf::{
+    fault,
     identity::{self as kernel, CgroupAt, Identity, IdentityEvent, IdentityEventKind, Loaded},
     lease,
 };
@@ -578,6 +579,7 @@ impl Apps {
             match reader.read(WAIT) {
                 Ok(read) => read.iter().for_each(|event| {
                     pulse.beat();
+                    fault::point("app-hear");
                     self.hear(event);
                 }),
                 Err(error) => {

@@ -9,7 +9,7 @@ use weir_identity::{MAX_RULES, Protocols, Verdict, decision::Flow};
 
 use super::{
     AppError, Apps, process,
-    prompt::{AnswerError, AnswerScope, Question, started},
+    prompt::{AnswerError, AnswerScope, Question, is_decided, started},
     state::State,
     told::{protocol_name, waits},
 };
@@ -20,7 +20,8 @@ use crate::host::cgroup_of;
 pub(super) enum Asked {
     /// There is a new question.
     New,
-    /// The question is open, or it was counted that there is no room for it.
+    /// The question is open, or it was counted that there is no room for it, or rules decide
+    /// that came into force since the kernel told of it.
     Before,
     /// The event is about something else, or nobody can be asked: the program is gone, or
     /// has no SHA-256 that counts.
@@ -60,6 +61,20 @@ impl State {
             return Asked::No;
         }
         let peer = event.peer.to_canonical();
+        let flow = Flow {
+            is_outward: event.is_out,
+            protocol: Protocols(event.protocol),
+            peer,
+            port: (event.port != 0).then_some(event.port),
+            netns: event.netns,
+        };
+        // The kernel may have told of it before an answer was in force that is about it: by that
+        // it judges what is sent next. Who is not known might have been asked about.
+        let holders = event.holders.iter().flatten().count();
+        let is_whole = handles.len() == holders + usize::from(event.key.set != [0, 0]);
+        if is_whole && is_decided(&self.policy, &self.programs, &handles, &flow) {
+            return Asked::Before;
+        }
         let (now, asked) = (Instant::now(), Timestamp::now());
         let question = Question {
             id: 0,
@@ -77,13 +92,7 @@ impl State {
             protocol: protocol_name(event.protocol),
             peer,
             port: event.port,
-            flow: Flow {
-                is_outward: event.is_out,
-                protocol: Protocols(event.protocol),
-                peer,
-                port: (event.port != 0).then_some(event.port),
-                netns: event.netns,
-            },
+            flow,
             handles,
             started: Some(started),
             deadline: now + timeout,

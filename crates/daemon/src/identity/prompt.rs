@@ -372,19 +372,24 @@ impl Prompts {
 
     /// Ends questions that rules decide now.
     pub(super) fn follow(&mut self, policy: &Policy, programs: &Programs) {
-        self.questions.retain(|open| {
-            let known = open
-                .handles
-                .iter()
-                .map(|handle| programs.by_handle(*handle));
-            let holders: Option<Vec<_>> = known
-                .map(|known| Some(Holder::Known(policy.met_by(&known?.read.program))))
-                .collect();
-            holders.is_none_or(|holders| {
-                policy.decide(&holders, &open.flow).by == decision::DecidedBy::Default
-            })
-        });
+        self.questions
+            .retain(|open| !is_decided(policy, programs, &open.handles, &open.flow));
     }
+}
+
+/// Whether a rule decides about this flow of these programs, so that nobody is asked; not where
+/// one of them is known no more.
+pub(super) fn is_decided(
+    policy: &Policy,
+    programs: &Programs,
+    handles: &[Handle],
+    flow: &Flow,
+) -> bool {
+    let known = handles.iter().map(|handle| programs.by_handle(*handle));
+    let holders: Option<Vec<_>> = known
+        .map(|known| Some(Holder::Known(policy.met_by(&known?.read.program))))
+        .collect();
+    holders.is_some_and(|holders| policy.decide(&holders, flow).by != decision::DecidedBy::Default)
 }
 
 #[cfg(test)]
