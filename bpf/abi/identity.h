@@ -137,7 +137,7 @@ struct ident_key {
 	__u64 space;  /* 0 unless IDENT_BY_SPACE; as in ident_holder */
 };
 
-/* It has executable memory that is of no file. */
+/* It has executable memory that is of no file, or of one on no disk. */
 #define IDENT_ANONYMOUS 1
 /* Its code differs from its files, or another process has traced it: what it does may be
  * somebody else's will. It stays so as long as the address space does. */

@@ -13,9 +13,11 @@
 
 struct super_block {
 	__u32 s_dev;
+	unsigned long s_flags;
 };
 
 struct inode {
+	__u16 i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	__u32 i_generation;

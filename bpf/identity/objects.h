@@ -6,6 +6,11 @@
 
 #include "identity/changes.h"
 
+/* <linux/stat.h> and <linux/fs.h>, which no program of BPF includes. */
+#define S_IFMT	     0170000
+#define S_IFREG	     0100000
+#define SB_KERNMOUNT (1 << 22)
+
 static __always_inline __u64 mix(__u64 x)
 {
 	x ^= x >> 33;
@@ -94,18 +99,26 @@ struct ident_sum {
 	__u32 flags;
 };
 
-/* One executable mapping; `inode` is NULL where it is of no file. */
+/* Not on any disk: what has no file to the kernel either, and that for which it makes one
+ * on a mount of its own (MAP_SHARED | MAP_ANONYMOUS, MAP_HUGETLB, memfd_create, shmat),
+ * or has a device (/dev/zero). Whoever has one of these writes what he likes into it. */
+static __always_inline int is_of_no_file(struct inode *inode)
+{
+	return !inode || (BPF_CORE_READ(inode, i_mode) & S_IFMT) != S_IFREG ||
+	       BPF_CORE_READ(inode, i_sb, s_flags) & SB_KERNMOUNT;
+}
+
+/* One executable mapping; `inode` is NULL where the kernel has no file for it. */
 static __always_inline void add_area(struct ident_sum *sum,
 				     const struct ident_control *control, __u64 start,
 				     struct inode *inode, int is_altered)
 {
 	__u64 hash;
 
-	if (!inode) {
-		if (start != sum->vdso)
-			sum->flags |= IDENT_ANONYMOUS;
+	if (is_of_no_file(inode) && start != sum->vdso)
+		sum->flags |= IDENT_ANONYMOUS;
+	if (!inode)
 		return;
-	}
 	if (is_altered)
 		sum->flags |= IDENT_ALTERED;
 	hash = object_hash(control, inode);

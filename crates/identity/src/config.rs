@@ -146,7 +146,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "anonymous",
                 Is("false"),
-                "With true: programs that have executable memory of no file, which is compiled at run time or injected.",
+                "With true: programs that have executable memory of no file, which is compiled at run time or injected: also of a file that lies on no disk (memfd, shared memory, /dev/zero).",
             ),
             key(
                 "altered",
