@@ -52,6 +52,7 @@ const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -200,6 +201,11 @@ int main(int count, char **args)
         void *at = shmat(id, NULL, SHM_EXEC);
         shmctl(id, IPC_RMID, NULL);
         if (id < 0 || at == (void *)-1) end("shmat");
+    } else if (!strcmp(mode, "vdso")) {
+        /* Memory of its own, where the kernel's code for all programs was. */
+        char *at = (char *)getauxval(AT_SYSINFO_EHDR);
+        munmap(at, 8192);
+        if (mmap(at, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) end("vdso");
     } else if (!strcmp(mode, "hand-on")) {
         hand_on(fd, args[5]);
         if (count > 6) milliseconds = 20000;
@@ -362,7 +368,7 @@ fn root_executable_memory_of_no_file_is_met_whatever_the_kernel_has_for_it() {
     };
     let [program, _] = &memory.programs;
     for [transport, family] in KINDS {
-        for mode in ["shared", "zero", "shm", "memfd"] {
+        for mode in ["shared", "zero", "shm", "memfd", "vdso"] {
             // Another library than the one that is denied: what is in a memfd is no matter.
             let other = "/usr/lib/x86_64-linux-gnu/libz.so.1";
             let told = memory.said(&[program, mode, transport, family, other]);

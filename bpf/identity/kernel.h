@@ -45,11 +45,13 @@ struct file {
 };
 
 struct anon_vma;
+struct vm_operations_struct;
 
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_flags;
 	struct anon_vma *anon_vma;
+	const struct vm_operations_struct *vm_ops;
 	struct file *vm_file;
 };
 

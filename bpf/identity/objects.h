@@ -108,20 +108,29 @@ static __always_inline int is_of_no_file(struct inode *inode)
 	       BPF_CORE_READ(inode, i_sb, s_flags) & SB_KERNMOUNT;
 }
 
-/* One executable mapping; `inode` is NULL where the kernel has no file for it. */
+/* One executable mapping as it is looked at. */
+struct ident_area {
+	__u64 start;
+	struct inode *inode; /* NULL where the kernel has no file for it */
+	__u8 is_special;     /* the kernel maps it by functions of its own */
+	__u8 is_altered;     /* it has pages of the process's own */
+};
+
 static __always_inline void add_area(struct ident_sum *sum,
-				     const struct ident_control *control, __u64 start,
-				     struct inode *inode, int is_altered)
+				     const struct ident_control *control,
+				     const struct ident_area *area)
 {
+	/* The kernel's code for all programs. Another mapping may be put in its place. */
+	int is_vdso = !area->inode && area->is_special && area->start == sum->vdso;
 	__u64 hash;
 
-	if (is_of_no_file(inode) && start != sum->vdso)
+	if (is_of_no_file(area->inode) && !is_vdso)
 		sum->flags |= IDENT_ANONYMOUS;
-	if (!inode)
-		return;
-	if (is_altered)
+	if (area->is_altered && (area->inode || is_vdso))
 		sum->flags |= IDENT_ALTERED;
-	hash = object_hash(control, inode);
+	if (!area->inode)
+		return;
+	hash = object_hash(control, area->inode);
 	/* The parts of one file mostly lie side by side. */
 	if (hash == sum->last)
 		return;

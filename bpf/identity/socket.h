@@ -105,6 +105,7 @@ static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 	}
 	if (!(socket->flags & IDENT_S_LOST)) {
 		socket->flags |= IDENT_S_LOST;
+		socket->changes++;
 		socket->epoch = 0;
 		count(IDENT_C_HOLDERS);
 	}

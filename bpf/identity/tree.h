@@ -82,15 +82,17 @@ static __always_inline int enter_node(struct ident_tree *tree, __u64 entry, __u6
 static __always_inline void see_area(struct ident_tree *tree, struct vm_area_struct *area)
 {
 	const struct ident_control *control = control_get();
-	struct inode *inode;
+	struct ident_area seen = {};
 	struct file *file;
 
 	if (!control || !(BPF_CORE_READ(area, vm_flags) & VM_EXEC))
 		return;
 	file = BPF_CORE_READ(area, vm_file);
-	inode = file ? BPF_CORE_READ(file, f_inode) : NULL;
-	add_area(&tree->sum, control, BPF_CORE_READ(area, vm_start), inode,
-		 BPF_CORE_READ(area, anon_vma) != NULL);
+	seen.start = BPF_CORE_READ(area, vm_start);
+	seen.inode = file ? BPF_CORE_READ(file, f_inode) : NULL;
+	seen.is_special = BPF_CORE_READ(area, vm_ops) != NULL;
+	seen.is_altered = BPF_CORE_READ(area, anon_vma) != NULL;
+	add_area(&tree->sum, control, &seen);
 }
 
 /* From the root to the next leaf, or from the first one on if a change has been made

@@ -29,13 +29,16 @@ static __noinline int walk_once(struct task_struct *task, __u64 address,
 	sum.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
 	failed = bpf_iter_task_vma_new(&it, task, 0);
 	while ((area = bpf_iter_task_vma_next(&it))) {
+		struct ident_area seen = {.start = area->vm_start};
 		struct file *file;
 
 		if (!(area->vm_flags & VM_EXEC))
 			continue;
 		file = area->vm_file;
-		add_area(&sum, control, area->vm_start, file ? file->f_inode : NULL,
-			 area->anon_vma != NULL);
+		seen.inode = file ? file->f_inode : NULL;
+		seen.is_special = area->vm_ops != NULL;
+		seen.is_altered = area->anon_vma != NULL;
+		add_area(&sum, control, &seen);
 	}
 	bpf_iter_task_vma_destroy(&it);
 	if (failed)
