@@ -19,7 +19,7 @@ fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
 systemd-journal-remote faketime bind9 python3 python3-venv nmap masscan curl keepalived fail2ban vsftpd tshark
-dovecot-imapd postfix rpm tcpdump podman runc conmon"
+dovecot-imapd postfix rpm tcpdump podman runc conmon lua5.4"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2

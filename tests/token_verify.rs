@@ -1,5 +1,11 @@
 //! `weir token verify`: which connections of a capture proved who began them, over the kinds
-//! of capture files and links, cut anywhere; and the dissector for Wireshark, by tshark.
+//! of capture files and links, cut anywhere; the dissector for Wireshark, by tshark; and the
+//! scripts for Suricata.
+
+#[path = "token_verify/suricata.rs"]
+mod suricata;
+#[path = "token_verify/syns.rs"]
+mod syns;
 
 use std::{
     fs,
