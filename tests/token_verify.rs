@@ -1,7 +1,9 @@
 //! `weir token verify`: which connections of a capture proved who began them, over the kinds
 //! of capture files and links, cut anywhere; the dissector for Wireshark, by tshark; and the
-//! scripts for Suricata.
+//! scripts for Suricata, and the plugin for Snort.
 
+#[path = "token_verify/snort.rs"]
+mod snort;
 #[path = "token_verify/suricata.rs"]
 mod suricata;
 #[path = "token_verify/syns.rs"]

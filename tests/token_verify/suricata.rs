@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use serde_json::Value;
 use weir_token::daf::DafKey;
 
-use super::{IDENTITY, Lab, json, pcap, syns, with_daf};
+use super::{IDENTITY, Lab, SECONDS, header, json, pcap, syns, with_daf};
 
 const VERDICTS: [&str; 9] = [
     "valid",
@@ -72,11 +72,16 @@ fn standin(
     if !done.status.success() {
         return Err(String::from_utf8_lossy(&done.stderr).into_owned());
     }
-    let text = String::from_utf8(done.stdout).unwrap();
+    Ok(of_lines(&done.stdout))
+}
+
+/// Verdicts by the number of the packet, as a line each has them.
+pub fn of_lines(text: &[u8]) -> BTreeMap<u64, String> {
+    let text = std::str::from_utf8(text).unwrap();
     let lines = text.lines().map(|line| line.split_once('\t').unwrap());
-    Ok(lines
+    lines
         .map(|(number, verdict)| (number.parse().unwrap(), verdict.to_owned()))
-        .collect())
+        .collect()
 }
 
 /// Whether Suricata 8 is there.
@@ -160,7 +165,7 @@ fn suricata(
 }
 
 /// What `weir token verify` says of the packets that decide.
-fn by_packet(answer: &Value) -> BTreeMap<u64, String> {
+pub fn by_packet(answer: &Value) -> BTreeMap<u64, String> {
     let flows = answer["flows"].as_array().unwrap().iter();
     flows
         .map(|flow| {
@@ -202,26 +207,14 @@ fn suricata_says_of_each_syn_what_weir_says() {
     assert_eq!(said, weir);
 
     // Packets of which less was captured, at every length, of either family.
-    let mut cut = Vec::new();
-    for syn in syns.iter().filter(|syn| syn.verdict == "valid") {
-        cut.extend((1..syn.packet.len()).map(|length| (syn.packet.clone(), length)));
-    }
-    let mut file = pcap(1, false, &[]);
-    for (packet, length) in &cut {
-        let frame = [&super::header(1, packet), &packet[..*length]].concat();
-        let whole = 14 + packet.len() as u32;
-        for value in [super::SECONDS, 0, frame.len() as u32, whole] {
-            file.extend(value.to_le_bytes());
-        }
-        file.extend(frame);
-    }
+    let (cut, file) = cut_everywhere(&syns);
     let file = lab.write("cut.pcap", &file);
     let said = standin(&script, &file, "weir token: ", &VERDICTS).unwrap();
     assert_eq!(said.len(), cut.len());
     for ((packet, length), (number, said)) in cut.iter().zip(&said) {
-        let one = lab.write("one.pcap", &one_cut(packet, *length));
         // Each is asked alone, because they are of one connection.
-        if number % 7 == 0 {
+        if number % 29 == 0 {
+            let one = lab.write("one.pcap", &one_cut(packet, *length));
             let answer = json(&lab.verify(&one, &["--json"]));
             let weir = by_packet(&answer).remove(&1).unwrap_or("-".to_owned());
             assert_eq!(*said, weir, "{length} bytes of {packet:?}");
@@ -250,20 +243,32 @@ fn suricata_says_of_each_syn_what_weir_says() {
     }
 }
 
-/// A capture of one packet of which so much was captured.
-fn one_cut(packet: &[u8], length: usize) -> Vec<u8> {
+/// The SYNs with a valid token, cut at every byte, and a capture of them.
+pub fn cut_everywhere(syns: &[syns::Syn]) -> (Vec<(Vec<u8>, usize)>, Vec<u8>) {
+    let mut cut = Vec::new();
+    for syn in syns.iter().filter(|syn| syn.verdict == "valid") {
+        cut.extend((1..syn.packet.len()).map(|length| (syn.packet.clone(), length)));
+    }
     let mut file = pcap(1, false, &[]);
-    let frame = [&super::header(1, packet), &packet[..length]].concat();
-    for value in [
-        super::SECONDS,
-        0,
-        frame.len() as u32,
-        14 + packet.len() as u32,
-    ] {
+    for (packet, length) in &cut {
+        add_cut(&mut file, packet, *length);
+    }
+    (cut, file)
+}
+
+/// A capture of one packet of which so much was captured.
+pub fn one_cut(packet: &[u8], length: usize) -> Vec<u8> {
+    let mut file = pcap(1, false, &[]);
+    add_cut(&mut file, packet, length);
+    file
+}
+
+fn add_cut(file: &mut Vec<u8>, packet: &[u8], length: usize) {
+    let frame = [&header(1, packet), &packet[..length]].concat();
+    for value in [SECONDS, 0, frame.len() as u32, 14 + packet.len() as u32] {
         file.extend(value.to_le_bytes());
     }
     file.extend(frame);
-    file
 }
 
 #[test]
