@@ -11,10 +11,14 @@ mod common;
 mod conditions;
 #[path = "root_token/conduits.rs"]
 mod conduits;
+#[path = "root_token/core_dump.rs"]
+mod core_dump;
 #[path = "root_token/daf.rs"]
 mod daf;
 #[path = "root_token/datagrams.rs"]
 mod datagrams;
+#[path = "common/dumps.rs"]
+mod dumps;
 #[path = "root_token/frames.rs"]
 mod frames;
 #[path = "root_token/gateway.rs"]

@@ -2,6 +2,10 @@
 //! of capture files and links, cut anywhere; the dissector for Wireshark, by tshark; and the
 //! scripts for Suricata, and the plugin for Snort.
 
+#[path = "token_verify/core_dump.rs"]
+mod core_dump;
+#[path = "common/dumps.rs"]
+mod dumps;
 #[path = "token_verify/snort.rs"]
 mod snort;
 #[path = "token_verify/suricata.rs"]

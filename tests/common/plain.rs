@@ -5,7 +5,7 @@
 use std::{
     fs,
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -205,6 +205,11 @@ impl Plain {
 
     /// Ends the daemon and returns its exit code, if it had one.
     pub fn end(&mut self, signal: &str) -> Option<i32> {
+        self.end_by(signal).code()
+    }
+
+    /// Ends the daemon and returns how it ended.
+    pub fn end_by(&mut self, signal: &str) -> ExitStatus {
         self.signal(signal);
         let mut daemon = self.daemon.take().unwrap();
         let mut ended = None;
@@ -212,7 +217,7 @@ impl Plain {
             ended = daemon.try_wait().unwrap();
             ended.is_some()
         });
-        ended?.code()
+        ended.expect("it was waited for")
     }
 
     /// Kills the daemon, if one runs.

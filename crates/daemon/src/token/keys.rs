@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::fs::OFlags;
+use rustix::{fs::OFlags, process::DumpableBehavior};
 use weir_token::{
     KeyId, Secret,
     daf::{self, DafKey},
@@ -105,8 +105,17 @@ fn check(
     })
 }
 
+/// Keeps this process out of core dumps from now on, whatever its limits and the system's
+/// `core_pattern` are: copies of a key are in more places than those that are wiped. It is so until
+/// the process executes another program.
+fn refuse_core_dumps(path: &Path) -> Result<(), KeysError> {
+    let set = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    set.map_err(|error| system("cannot keep core dumps from", path)(error.into()))
+}
+
 /// The bytes of a file that nobody else can read or change, at most `most` of them.
 fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
+    refuse_core_dumps(path)?;
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
@@ -224,6 +233,7 @@ pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
     }
     let id = read(dir)?.free_id();
     let id = id.ok_or_else(|| KeysError::Full(dir.to_owned()))?;
+    refuse_core_dumps(dir)?;
     let mut bytes = [0; 32];
     let flags = rustix::rand::GetRandomFlags::empty();
     rustix::rand::getrandom(&mut bytes, flags)
