@@ -381,6 +381,14 @@ fn root_tokens_of_others_are_refused_and_counted_by_reason() {
         ] {
             assert!(reasons.contains(name), "{name} {why}");
         }
+        // The same by the verb that says why of everything.
+        let other_packets = |why: &serde_json::Value| why["packets"].as_array().unwrap().len();
+        let same = server.weir.json(&["why", "--token", &other.to_string()]);
+        assert_eq!(other_packets(&same), other_packets(&why));
+        let all = server.weir.json(&["why", "--token"]);
+        assert!(other_packets(&all) >= other_packets(&same));
+        let (code, told) = server.weir.ask(&["why", "--token", "192.0.2.0/24"]);
+        assert!(code == Some(2) && told.contains("no prefix"), "{told}");
         let one = server
             .weir
             .done(&["token", "why", "--reason", "unknown-key"]);

@@ -24,8 +24,12 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use weir_token::{
-    DatagramStatement, Digest, KeyId, Statement, TokenOption, VERSION, daf::DafKey, epoch_at,
-    key_file::Key, segment::SEGMENT_BIT,
+    DatagramStatement, Digest, KeyId, Statement, TokenOption, VERSION,
+    daf::DafKey,
+    epoch_at,
+    key_file::Key,
+    segment::{self, SEGMENT_BIT, SegmentToken},
+    verify::Segment,
 };
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
@@ -457,6 +461,127 @@ fn signatures_of_daf_are_told_by_direction() {
     assert_eq!(json(&done)["valid"], 2);
     let done = verify(&file, &["--port", "80"]);
     assert_eq!(done.status.code(), Some(1), "{done:?}");
+}
+
+#[test]
+fn segments_of_a_capture_have_their_verdicts() {
+    let lab = Lab::new();
+    let secret = lab.key.secret().unwrap();
+    for is_v6 in [false, true] {
+        let addr = |v4: &str, v6: &str| -> IpAddr { if is_v6 { v6 } else { v4 }.parse().unwrap() };
+        let (source, dest) = (
+            addr("192.0.2.1", "2001:db8::1"),
+            addr("192.0.2.9", "2001:db8::9"),
+        );
+        // A segment with a token of this epoch, and these bytes.
+        let signed = |epoch: u64, payload: &[u8]| {
+            let mut token = SegmentToken {
+                version: VERSION | SEGMENT_BIT,
+                key_id: lab.key.id.number(),
+                epoch: epoch as u16,
+                mac: [0; 8],
+            };
+            let make = |token: &SegmentToken| {
+                let mut whole = packet(source, dest, 40_000, 8, 0x10, &token.bytes());
+                whole.extend(payload);
+                match is_v6 {
+                    true => whole[5] += payload.len() as u8,
+                    false => whole[3] += payload.len() as u8,
+                }
+                whole
+            };
+            let plain = make(&token);
+            let segment = Segment::read(&plain).unwrap();
+            let key = secret.identity_key(lab.key.id, &IDENTITY);
+            token.mac = segment::mac(&segment, 7, lab.key.id, epoch, &key).unwrap();
+            make(&token)
+        };
+        let now = epoch_at(SECONDS.into());
+        let good = signed(now, b"some bytes");
+        let mut changed = good.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        // Filled up by the link: no part of it.
+        let padded = [&good[..], &[0; 6]].concat();
+        let mut unknown = good.clone();
+        let head = good.len() - 10 - 36;
+        unknown[head + 25] = 9;
+        let mut version = good.clone();
+        version[head + 24] = 0x82;
+        let mut malformed = good.clone();
+        malformed[head + 21] = 15;
+        let syn = packet(source, dest, 40_000, 7, 2, &lab.token(source, dest, 7));
+        let packets = vec![
+            (0, syn.clone()),
+            (0, packet(source, dest, 40_000, 8, 0x10, &[])),
+            (0, packet(source, dest, 40_000, 8, 0x10, &[])),
+            (1, good.clone()),
+            (1, packet(dest, source, PORT, 1, 0x10, &[])),
+            (1, padded),
+            (1, changed),
+            (1, packet(source, dest, 40_000, 18, 0x10, &[])),
+            (1, signed(now + 2, b"late")),
+            (1, unknown),
+            (1, version),
+            (1, malformed),
+            // The same connection, without a token in the SYN: nothing is said of its segments.
+            (2, packet(source, dest, 40_001, 7, 2, &[])),
+            (
+                2,
+                packet(source, dest, 40_001, 8, 0x10, &good[head + 20..head + 36]),
+            ),
+        ];
+        for file in of_all_kinds(&packets) {
+            let done = lab.verify(&lab.write("capture", &file), &["--json"]);
+            assert_eq!(done.status.code(), Some(1), "{done:?}");
+            let answer = json(&done);
+            assert_eq!(verdicts(&answer), ["valid", "missing"]);
+            let segments = &answer["flows"][0]["segments"];
+            let wanted = serde_json::json!({
+                "missing": 3, "valid": 2, "wrong-mac": 1, "other-epoch": 1, "unknown-key": 1,
+                "other-version": 1, "malformed": 1,
+            });
+            assert_eq!(segments["verdicts"], wanted);
+            // Of those before the first token the first one.
+            let named: Vec<_> = segments["refused"].as_array().unwrap().iter().collect();
+            let of = |packet: u64, verdict: &str| serde_json::json!({ "packet": packet, "verdict": verdict });
+            assert_eq!(
+                named,
+                [
+                    &of(2, "missing"),
+                    &of(7, "wrong-mac"),
+                    &of(8, "missing"),
+                    &of(9, "other-epoch"),
+                    &of(10, "unknown-key"),
+                    &of(11, "other-version"),
+                    &of(12, "malformed"),
+                ]
+            );
+            assert_eq!(answer["flows"][1]["segments"], Value::Null);
+            assert_eq!(answer["refused_segments"], 8);
+        }
+        let file = lab.write("text", &pcap(1, false, &packets[..9]));
+        let text = String::from_utf8(lab.verify(&file, &[]).stdout).unwrap();
+        for line in [
+            "2 valid, 5 refused",
+            "  packet 7: wrong-mac",
+            "1 more segments were refused",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        // All right: exit code 0; also of a connection without the scope.
+        for packets in [&[(0, syn.clone()), (1, good.clone())], &packets[..2]] {
+            let done = lab.verify(&lab.write("good", &pcap(1, true, packets)), &[]);
+            assert_eq!(done.status.code(), Some(0), "{done:?}");
+        }
+        // Of which less was captured.
+        let mut file = pcap(101, false, &[(0, syn.clone()), (1, good.clone())]);
+        let at = file.len() - good.len() - 8;
+        file[at..at + 4].copy_from_slice(&(good.len() as u32 - 4).to_le_bytes());
+        file.truncate(file.len() - 4);
+        let answer = json(&lab.verify(&lab.write("short", &file), &["--json"]));
+        let verdicts = &answer["flows"][0]["segments"]["verdicts"];
+        assert_eq!(verdicts, &serde_json::json!({ "shortened": 1 }));
+    }
 }
 
 /// A datagram of five bytes, with these IPv4 options or behind this IPv6 header.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A rule option for Snort 3: `weir_token:VERDICT, settings "FILE";` matches SYNs whose token has this verdict, or with
-// `refused` any but `valid`. What it does is in weir_token.h; this is how Snort asks it. It takes a
-// Snort that has framework/ips_info.h.
+// A rule option for Snort 3: `weir_token:VERDICT, settings "FILE";` matches SYNs whose token has
+// this verdict, or with `refused` any but `valid`. What it does is in weir_token.h; this is how
+// Snort asks it. It takes a Snort that has framework/ips_info.h.
 
 #include <memory>
 #include <string>

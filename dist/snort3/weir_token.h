@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Does the SYN of a TCP connection prove which program began it? The verification of weir's tokens without Snort, for
-// weir_token.cc and for whoever else has packets. `weir token verify` says the same of each of them.
+// Does the SYN of a TCP connection prove which program began it? The verification of weir's tokens
+// without Snort, for weir_token.cc and for whoever else has packets. `weir token verify` says the
+// same of each of them.
 
 #ifndef WEIR_TOKEN_H
 #define WEIR_TOKEN_H
@@ -98,7 +99,8 @@ private:
         std::array<uint32_t, 8> begin;
     };
 
-    // 32 bits of the fraction of a root: of the greatest number whose `power` is at most `of`, in units of 2^-32.
+    // 32 bits of the fraction of a root: of the greatest number whose `power` is at most `of`, in
+    // units of 2^-32.
     static uint32_t root(unsigned of, unsigned power)
     {
         uint64_t low = 0, high = uint64_t(20) << 32;
@@ -228,9 +230,10 @@ private:
 class Verifier
 {
 public:
-    // Reads a file of settings, a word and a value in each line: `key_file` and the path of a key of weir's (also
-    // several), `aggregate` and the SHA-256 of a program (also several), and `epoch_slack` and 0 to 1000 epochs of 64
-    // seconds. What stands in a file of keys is in no message.
+    // Reads a file of settings, a word and a value in each line: `key_file` and the path of a key
+    // of weir's (also several), `aggregate` and the SHA-256 of a program (also several), and
+    // `epoch_slack` and 0 to 1000 epochs of 64 seconds. What stands in a file of keys is in no
+    // message.
     static Verifier read(const std::string& path)
     {
         std::ifstream file(path);
@@ -435,8 +438,8 @@ private:
         Sha256::wipe(secret.data(), secret.size());
     }
 
-    // Finds the token among options; false: they contradict themselves. Of IPv6 padding is 0 and nothing the end, and
-    // lengths are without kind and length.
+    // Finds the token among options; false: they contradict themselves. Of IPv6 padding is 0 and
+    // nothing the end, and lengths are without kind and length.
     static bool find(const uint8_t* options, size_t length, uint8_t wanted, bool is_ipv6,
         const uint8_t*& token)
     {
@@ -474,11 +477,16 @@ private:
     {
         if ( length < 20 )
             return false;
-        size_t at, whole;
+        const bool is_ipv6 = ip[0] >> 4 == 6;
+        size_t at;
+        const size_t whole = is_ipv6 ? 40 + size_t(ip[4] << 8 | ip[5]) : size_t(ip[2] << 8 | ip[3]);
+        syn.is_cut = whole > length;
+        // Behind its length is what the link has filled up; a superpacket may say none.
+        if ( whole < length && whole >= (is_ipv6 ? 41u : 20u) )
+            length = whole;
         if ( ip[0] >> 4 == 4 )
         {
             at = size_t(ip[0] & 15) * 4;
-            whole = size_t(ip[2] << 8 | ip[3]);
             // A fragment, and another protocol.
             if ( at < 20 || at > length || (ip[6] & 0x3f) != 0 || ip[7] != 0 || ip[9] != TCP )
                 return false;
@@ -487,7 +495,7 @@ private:
             memcpy(syn.dest + 12, ip + 16, 4);
             syn.ip_is_right = find(ip + 20, at - 20, IP_KIND, false, syn.ip_token);
         }
-        else if ( ip[0] >> 4 == 6 && length >= 40 )
+        else if ( is_ipv6 && length >= 40 )
         {
             memcpy(syn.source, ip + 8, 16);
             memcpy(syn.dest, ip + 24, 16);
@@ -495,7 +503,6 @@ private:
             const uint8_t* options = nullptr;
             size_t options_length = 0;
             at = 40;
-            whole = 40 + size_t(ip[4] << 8 | ip[5]);
             // Hop-by-hop options, routing, destination options.
             for ( unsigned n = 0; n < CHAIN && (next == 0 || next == 43 || next == 60); ++n )
             {
@@ -522,7 +529,6 @@ private:
         if ( length - at < 20 || (ip[at + 13] & 0x12) != 0x02 )
             return false;
         syn.tcp = ip + at;
-        syn.is_cut = whole > length;
         const size_t header = size_t(syn.tcp[12] >> 4) * 4;
         syn.has_options = header >= 20 && header <= length - at;
         if ( syn.has_options )

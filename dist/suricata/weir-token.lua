@@ -171,23 +171,28 @@ local function read_syn(packet)
 	if not at then
 		return nil
 	end
-	local syn = { ip_token = nil, ip_is_wrong = false }
-	local prefix, transport, length
+	at = at - (version == 4 and 12 or 8)
+	local length = string.unpack(">I2", data, at + 2)
+	if version == 6 then
+		length = 40 + string.unpack(">I2", data, at + 4)
+	end
+	local syn = { is_cut = at + length - 1 > #data }
+	-- Behind its length is what the link has filled up; a superpacket may say none.
+	if length >= (version == 4 and 20 or 41) then
+		data = data:sub(1, at + length - 1)
+	end
+	local prefix, transport
 	if version == 4 then
-		at = at - 12
 		local words = data:byte(at) & 15
 		if words < 5 or string.unpack(">I2", data, at + 6) & 0x3fff ~= 0 or data:byte(at + 9) ~= 6 then
 			return nil
 		end
 		transport = at + words * 4
-		length = string.unpack(">I2", data, at + 2)
 		syn.ip_token, syn.ip_is_wrong = find_token(data:sub(at + 20, transport - 1), IP_KIND, false)
 		prefix = ("\0"):rep(10) .. "\xff\xff"
 	else
-		at = at - 8
 		local next_header, options = data:byte(at + 6), ""
 		transport = at + 40
-		length = 40 + string.unpack(">I2", data, at + 4)
 		for _ = 1, CHAIN do
 			if next_header ~= 0 and next_header ~= 43 and next_header ~= 60 then
 				break
@@ -196,11 +201,11 @@ local function read_syn(packet)
 			if not units or transport + (units + 1) * 8 - 1 > #data then
 				return nil
 			end
-			local stop = transport + (units + 1) * 8
+			local follows = transport + (units + 1) * 8
 			if next_header == 60 and after == 6 then
-				options = data:sub(transport + 2, stop - 1)
+				options = data:sub(transport + 2, follows - 1)
 			end
-			next_header, transport = after, stop
+			next_header, transport = after, follows
 		end
 		if next_header ~= 6 then
 			return nil
@@ -218,7 +223,6 @@ local function read_syn(packet)
 	if header >= 20 and header <= #tcp then
 		syn.options = tcp:sub(21, header)
 	end
-	syn.is_cut = at + length - 1 > #data
 	syn.isn = tcp:sub(5, 8)
 	local half = #addresses // 2
 	syn.ends = prefix .. addresses:sub(1, half) .. prefix .. addresses:sub(half + 1) .. tcp:sub(1, 4)

@@ -29,8 +29,11 @@ pub enum Verb {
     Key(KeyVerb),
     /// Say which connections and datagrams of a capture proved whose they are, or why not
     ///
-    /// Exit code 0: each connection and datagram is proved; 1: one is not, or there is none;
-    /// 2: the file is cut or wrong, after what was read of it is shown.
+    /// Of a connection whose scope is the payload it says how many segments have a right token,
+    /// and which have not, and why.
+    ///
+    /// Exit code 0: each connection, segment and datagram is proved; 1: one is not, or there is
+    /// none; 2: the file is cut or wrong, after what was read of it is shown.
     Verify(verify::VerifyArgs),
     /// Show the packets that were refused last, by whom and why; exit code 1 if there is none
     ///
@@ -97,6 +100,23 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         KeyVerb::List { place } => list(&place.directory(common), place.json),
         KeyVerb::Retire { id, place } => retire(&place.directory(common), *id, place.json),
     }
+}
+
+/// Shows the packets that were refused last, from this address or from all: `weir why --token`.
+pub fn why_refused(
+    common: &Common,
+    address: Option<&str>,
+    is_json: bool,
+) -> anyhow::Result<ExitAnswer> {
+    let parse = |text: &str| {
+        text.parse().map_err(|_| {
+            anyhow::anyhow!(
+                "{text:?} is no address; with --token one address is allowed, and no prefix"
+            )
+        })
+    };
+    let address = address.map(parse).transpose()?;
+    why::run(common, &why::WhyArgs::of(address, is_json))
 }
 
 fn new(dir: &Path, sign_from: Option<Timestamp>, is_json: bool) -> anyhow::Result<ExitAnswer> {

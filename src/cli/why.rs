@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Common, ExitAnswer, client::quote, show};
+use super::{Common, ExitAnswer, client::quote, show, token};
 
 /// Say why an address is dropped; exit code 1 if it is not
 ///
@@ -15,20 +15,30 @@ use super::{Common, ExitAnswer, client::quote, show};
 /// backend = "dry-run" and with observe = true, which drop nothing, it says what
 /// would be dropped, and so does the exit code: 0. Where weir should drop and
 /// does not, as `weir status` says with NOT PROTECTED, the exit code is 1.
+///
+/// With --token it shows the packets whose token was refused, as `weir token why` does.
 #[derive(clap::Args)]
 pub struct Args {
     /// The address or prefix
-    address: String,
+    #[arg(required_unless_present = "token")]
+    address: Option<String>,
     /// For packets to this port, such as 22 or 22/tcp
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
+    /// Show the packets that were refused last because of their tokens, from this address or all
+    #[arg(long, conflicts_with = "port")]
+    token: bool,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
-    let mut path = format!("/v1/why/{}", quote(&args.address));
+    let address = args.address.as_deref();
+    if args.token {
+        return token::why_refused(common, address, args.json);
+    }
+    let mut path = format!("/v1/why/{}", quote(address.unwrap_or_default()));
     if let Some(port) = &args.port {
         path.push_str(&format!("?port={}", quote(port)));
     }

@@ -13,22 +13,23 @@ use weir_netlab::Child;
 use super::{
     common::{skipped, soon},
     datagrams::{Lab, PORT, SERVER},
+    lab::Host,
 };
 
-/// A tcpdump on the server's host that writes to this file.
-fn tcpdump(lab: &Lab, name: &str, more: &[&str]) -> (Child, PathBuf) {
-    let (file, log) = (lab.server.weir.path(name), lab.server.weir.path("tcpdump"));
+/// A tcpdump on this host that writes to this file.
+pub(super) fn tcpdump(host: &Host, name: &str, more: &[&str], filter: &str) -> (Child, PathBuf) {
+    let (file, log) = (host.weir.path(name), host.weir.path("tcpdump"));
     let mut command = Command::new("tcpdump");
     // As root it would give its rights up, and could not write there.
     command
         .args(["-Z", "root", "-U", "--immediate-mode", "-w"])
         .arg(&file)
         .args(more)
-        .args(["udp", "or", "ip6"])
+        .arg(filter)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(std::fs::File::create(&log).unwrap());
-    let child = lab.server.space.spawn(command).unwrap();
+    let child = host.space.spawn(command).unwrap();
     soon("tcpdump to listen", || {
         let said = std::fs::read_to_string(&log).unwrap();
         said.contains("listening on").then_some(())
@@ -52,7 +53,7 @@ fn root_a_capture_of_tcpdump_is_verified() {
             &["-i", "any", "--time-stamp-precision", "nano"],
         ),
     ] {
-        let (mut child, file) = tcpdump(&lab, name, more);
+        let (mut child, file) = tcpdump(&lab.server, name, more, "udp or ip6");
         for (address, full) in [(SERVER[0], 1472), (SERVER[1], 1452)] {
             // The second one has no room for a token.
             assert_eq!(

@@ -22,8 +22,8 @@ const LINUX: [u8; 20] = [
 ];
 const ISN: u32 = 0x8007_0605;
 
-/// A SYN, its verdict, and whether its packet or options contradict themselves, so that a decoder may
-/// keep it from who looks at tokens.
+/// A SYN, its verdict, and whether its packet or options contradict themselves, so that a decoder
+/// may keep it from who looks at tokens.
 pub struct Syn {
     pub packet: Vec<u8>,
     pub verdict: &'static str,
@@ -245,6 +245,20 @@ pub fn of_each_verdict(lab: &Lab) -> Vec<Syn> {
                 token
             };
             in_ip(port, &token)
+        });
+        // Behind the packet there is what the link has filled up.
+        add("missing", false, &|port| {
+            [tcp(port, &[]), good(port).bytes().to_vec()].concat()
+        });
+        add("valid", false, &|port| {
+            [tcp(port, &good(port).bytes()), vec![0; 6]].concat()
+        });
+        add("malformed", true, &|port| {
+            let mut packet = tcp(port, &[]);
+            let head = packet.len() - 20;
+            packet[head + 12] = 10 << 4;
+            packet.extend(good(port).bytes());
+            packet
         });
         // A TCP header that is longer than the packet, or shorter than itself.
         for words in [4, 15] {

@@ -7,7 +7,8 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 use weir_identity::Digest;
 
 use crate::{
-    Datagram, TokenOption, epoch_at,
+    Datagram, TokenOption, epoch_at, segment,
+    segment_counts::{MAX_NAMED, SegmentCounts, SegmentVerdict},
     verify::{Refusal, Segment, Verifier},
 };
 
@@ -88,9 +89,20 @@ pub struct Flow {
     pub token: Option<TokenOption>,
     /// Whether it proved who began it.
     pub verdict: FlowVerdict,
+    /// What became of the segments of the client behind a SYN that is valid.
+    segments: Option<Box<SegmentCounts>>,
     isn: u32,
     /// The client has sent more than its SYN.
     is_used: bool,
+}
+
+impl Flow {
+    /// The segments of the client behind its SYN, where one of them has a token; others have
+    /// none, because only a SYN has one without the scope "payload".
+    pub fn segments(&self) -> Option<&SegmentCounts> {
+        let segments = self.segments.as_deref();
+        segments.filter(|segments| segments.is_signed())
+    }
 }
 
 /// Datagrams from one end to another.
@@ -111,6 +123,8 @@ pub struct FlowTable<'k> {
     last: HashMap<(Endpoint, Endpoint), usize>,
     datagrams: HashMap<(Endpoint, Endpoint), DatagramFlow>,
     beyond: u64,
+    /// Segments that are named so far.
+    named: usize,
 }
 
 impl<'k> FlowTable<'k> {
@@ -122,6 +136,7 @@ impl<'k> FlowTable<'k> {
             last: HashMap::new(),
             datagrams: HashMap::new(),
             beyond: 0,
+            named: 0,
         }
     }
 
@@ -146,7 +161,7 @@ impl<'k> FlowTable<'k> {
     ) {
         let ends = (segment.source, segment.dest);
         if !segment.is_syn() {
-            self.add_later(number, time, segment);
+            self.add_later(number, time, segment, is_shortened);
             return;
         }
         let verdict = self.judge(time, segment, is_shortened);
@@ -208,6 +223,7 @@ impl<'k> FlowTable<'k> {
             packets: 1,
             token: datagram.token.ok().flatten(),
             verdict,
+            segments: None,
             isn: 0,
             is_used: false,
         });
@@ -231,18 +247,54 @@ impl<'k> FlowTable<'k> {
     }
 
     /// A segment that begins nothing.
-    fn add_later(&mut self, number: u64, time: Option<Duration>, segment: &Segment<'_>) {
+    fn add_later(
+        &mut self,
+        number: u64,
+        time: Option<Duration>,
+        segment: &Segment<'_>,
+        is_shortened: bool,
+    ) {
         let forth = (segment.source, segment.dest);
         let back = (segment.dest, segment.source);
-        if let Some(at) = self.last.get(&forth) {
-            self.flows[*at].packets += 1;
-            self.flows[*at].is_used = true;
+        if let Some(at) = self.last.get(&forth).copied() {
+            self.flows[at].packets += 1;
+            self.flows[at].is_used = true;
+            if let FlowVerdict::Valid(identity) = self.flows[at].verdict {
+                self.add_segment(at, number, time, segment, is_shortened, &identity);
+            }
         } else if let Some(at) = self.last.get(&back) {
             self.flows[*at].packets += 1;
         } else {
             let ends = if segment.is_syn_ack() { back } else { forth };
             self.begin(ends, number, time, segment, FlowVerdict::NoSyn, true);
         }
+    }
+
+    /// A segment of the client of a connection that this identity began.
+    fn add_segment(
+        &mut self,
+        at: usize,
+        number: u64,
+        time: Option<Duration>,
+        segment: &Segment<'_>,
+        is_shortened: bool,
+        identity: &Digest,
+    ) {
+        let token = segment.options.map(segment::SegmentToken::find);
+        let has_token = matches!(token, Some(Ok(Some(_))));
+        let verdict = match (time, is_shortened && (has_token || token.is_none())) {
+            (_, true) => SegmentVerdict::Shortened,
+            (None, _) => SegmentVerdict::NoTime,
+            (Some(time), _) => {
+                let (isn, epoch) = (self.flows[at].isn, epoch_at(time.as_secs()));
+                match segment::verify(segment, isn, &self.verifier.keys, identity, epoch) {
+                    Ok(()) => SegmentVerdict::Valid,
+                    Err(refusal) => SegmentVerdict::Refused(refusal),
+                }
+            }
+        };
+        let segments = self.flows[at].segments.get_or_insert_default();
+        self.named += segments.add(number, has_token, verdict, MAX_NAMED - self.named);
     }
 
     fn judge(
@@ -289,6 +341,7 @@ impl<'k> FlowTable<'k> {
             packets: 1,
             token: segment.token().ok().flatten(),
             verdict,
+            segments: None,
             isn: segment.sequence,
             is_used: false,
         });

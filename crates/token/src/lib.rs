@@ -4,7 +4,8 @@
 //! files of them in `key_file`, which of several in `key_ring`), what it is about
 //! (`statement`), and whether a packet proves what it claims (`verify`): the reference that the
 //! programs of `bpf/token/` have to agree with. Of capture files, `capture` reads the packets
-//! and `flow_table` says which connections proved what; `daf` reads DAF's tokens in them. What
+//! and `flow_table` says which connections proved what, and their segments (`segment_counts`);
+//! `daf` reads DAF's tokens in them. What
 //! is wanted of whom is configured (`config`).
 //!
 //! Files are read and written by the daemon and the command line, packets by the kernel.
@@ -21,6 +22,7 @@ pub mod key_file;
 pub mod key_ring;
 mod option;
 pub mod segment;
+pub mod segment_counts;
 mod statement;
 pub mod verify;
 

@@ -3,12 +3,13 @@
 use std::{fs::File, io::BufReader, path::PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_daemon::{config::Config, token::keys};
 use weir_token::{
     Datagram, Digest,
     capture::{CaptureReader, ip_packet},
     flow_table::{Flow, FlowTable},
+    segment_counts::{self, SegmentCounts},
     verify::{Segment, Verifier},
 };
 
@@ -67,12 +68,15 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
         .filter(|flow| !flow.verdict.passes())
         .count();
     let valid = table.flows().len() - refused;
+    let segments = || table.flows().iter().filter_map(Flow::segments);
+    let refused_segments: u64 = segments().map(SegmentCounts::refused).sum();
     if args.place.json {
         let flows: Vec<_> = table.flows().iter().map(flow_json).collect();
         show::json(&json!({
             "flows": flows,
             "valid": valid,
             "refused": refused,
+            "refused_segments": refused_segments,
             "packets": counts.packets,
             "other_packets": counts.other,
             "beyond_limit": table.beyond(),
@@ -80,10 +84,12 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
         }))?;
     } else {
         print(&table, &counts, valid, refused)?;
+        print_segments(&table, refused_segments)?;
     }
     // What was read before a mistake has been shown.
     read?;
-    Ok(match refused == 0 && valid > 0 && table.beyond() == 0 {
+    let is_proved = refused == 0 && refused_segments == 0 && valid > 0;
+    Ok(match is_proved && table.beyond() == 0 {
         true => ExitAnswer::Done,
         false => ExitAnswer::No,
     })
@@ -177,7 +183,48 @@ fn flow_json(flow: &Flow) -> Value {
             "tag": hex::encode(token.tag),
             "mac": hex::encode(token.mac),
         })),
+        "segments": flow.segments().map(|segments| json!({
+            "verdicts": segments
+                .counts()
+                .iter()
+                .map(|(verdict, count)| (verdict.name().to_owned(), json!(count)))
+                .collect::<Map<_, _>>(),
+            "refused": segments
+                .named()
+                .iter()
+                .map(|(packet, verdict)| json!({ "packet": packet, "verdict": verdict.name() }))
+                .collect::<Vec<_>>(),
+        })),
     })
+}
+
+/// What became of segments with tokens, where some have.
+fn print_segments(table: &FlowTable<'_>, refused: u64) -> anyhow::Result<()> {
+    let mut named = 0;
+    for flow in table.flows() {
+        let Some(segments) = flow.segments() else {
+            continue;
+        };
+        show::line(format!(
+            "segments of {} to {}: {} valid, {} refused",
+            endpoint(flow.client),
+            endpoint(flow.server),
+            segments.valid(),
+            segments.refused()
+        ))?;
+        for (packet, verdict) in segments.named() {
+            show::line(format!("  packet {packet}: {}", verdict.name()))?;
+        }
+        named += segments.named().len() as u64;
+    }
+    if refused > named {
+        show::line(format!(
+            "{} more segments were refused; the first {} are named",
+            refused - named,
+            segment_counts::MAX_NAMED
+        ))?;
+    }
+    Ok(())
 }
 
 fn print(

@@ -27,6 +27,18 @@ pub struct WhyArgs {
     json: bool,
 }
 
+impl WhyArgs {
+    /// Those that ask for all reasons, of the instance of the configuration.
+    pub fn of(address: Option<IpAddr>, json: bool) -> Self {
+        Self {
+            address,
+            reason: Vec::new(),
+            instance: None,
+            json,
+        }
+    }
+}
+
 /// The outcome that a word of `weir status` is for.
 fn reason(word: &str) -> Result<Outcome, String> {
     let refused = || Outcome::ALL.into_iter().filter(|outcome| !outcome.passes());

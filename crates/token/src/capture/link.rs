@@ -10,19 +10,42 @@ pub struct LinkError(pub u32);
 /// VLAN tags one behind the other that are gone through.
 const TAGS: usize = 4;
 
-/// The IP packet in what was captured; `None`: there is none, or it is cut before.
+/// The IP packet in what was captured, without what may be behind it; `None`: there is none, or
+/// it is cut before.
 ///
 /// # Errors
 /// Nothing is known of such a link.
 pub fn ip_packet(link: u32, bytes: &[u8]) -> Result<Option<&[u8]>, LinkError> {
-    Ok(match link {
+    let packet = match link {
         1 => by_ethertype(bytes, 12, 14),
         113 => by_ethertype(bytes, 14, 16),
         276 => by_ethertype(bytes, 0, 20),
         12 | 14 | 101 | 228 | 229 => Some(bytes),
         0 | 108 => bytes.get(4..),
         other => return Err(LinkError(other)),
-    })
+    };
+    Ok(packet.map(without_padding))
+}
+
+/// The packet up to the length that it says: behind it is what the link has filled up. A
+/// superpacket that a device is to cut may say none.
+fn without_padding(packet: &[u8]) -> &[u8] {
+    let word = |at: usize| {
+        Some(usize::from(u16::from_be_bytes([
+            *packet.get(at)?,
+            *packet.get(at + 1)?,
+        ])))
+    };
+    let length = match packet.first().map(|first| first >> 4) {
+        Some(4) => word(2).filter(|length| *length >= 20),
+        Some(6) => word(4)
+            .filter(|length| *length > 0)
+            .map(|length| 40 + length),
+        _ => None,
+    };
+    length
+        .and_then(|length| packet.get(..length))
+        .unwrap_or(packet)
 }
 
 /// With the type at this offset, and what it is of at that one.

@@ -305,3 +305,27 @@ fn connections_beyond_the_limit_are_counted() {
     table.add(2, TIME, &segment(first, server, 6, ACK, &[]), false);
     assert_eq!((table.flows()[0].packets, table.beyond()), (2, 3));
 }
+
+#[test]
+fn of_many_refused_segments_the_first_are_named() {
+    let maker = Maker::new();
+    let mut table = maker.table();
+    let (client, server) = (end("192.0.2.1", 1), end("192.0.2.9", 80));
+    let good = maker.options(client, server, 5);
+    table.add(1, TIME, &segment(client, server, 5, SYN, &good), false);
+    let mut token = [0; 16];
+    token[..6].copy_from_slice(&[254, 16, 0x77, 0x65, 0x81, 9]);
+    let refused = segment(client, server, 6, ACK, &token);
+    let most = MAX_NAMED as u64;
+    for number in 2..most + 12 {
+        table.add(number, TIME, &refused, false);
+    }
+    let segments = table.flows()[0].segments().unwrap();
+    assert_eq!(segments.refused(), most + 10);
+    assert_eq!(segments.named().len(), MAX_NAMED);
+    let last = segments.named().last().unwrap();
+    assert_eq!(
+        last,
+        &(most + 1, SegmentVerdict::Refused(Refusal::UnknownKey))
+    );
+}
