@@ -1,13 +1,13 @@
 //! What anybody on the network sends to a port that wants a token, files of keys, and captures.
 #![no_main]
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use weir_identity::Digest;
 use weir_token::{
-    Datagram, KeyId, Secret, Statement, TokenOption, VERSION,
+    Datagram, EPOCH_SECONDS, KeyId, Secret, Statement, TokenOption, VERSION,
     capture::{CaptureReader, ip_packet},
     find,
     flow_table::FlowTable,
@@ -104,6 +104,25 @@ fuzz_target!(|input: Input| {
     if is_free {
         assert_eq!(verifier.verify_segment(&segment, EPOCH), Ok(identity));
     }
+    // Behind a SYN that is right no segment is, if it is not signed.
+    let mut table = FlowTable::new(verifier.clone());
+    let time = Some(Duration::from_secs(EPOCH * EPOCH_SECONDS));
+    let only = token.bytes();
+    let syn = Segment {
+        options: Some(&only),
+        ..segment
+    };
+    table.add(1, time, &syn, false);
+    let later = Segment {
+        flags: 0x10,
+        options: Some(&input.options),
+        bytes: &input.packet,
+        ..segment
+    };
+    table.add(2, time, &later, input.ports[0] % 8 == 0);
+    assert!(table.flows()[0].verdict.passes());
+    let segments = table.flows()[0].segments();
+    assert!(segments.is_none_or(|segments| segments.valid() == 0 && segments.refused() == 1));
     let again = verifier.verify_segment(&segment, EPOCH + 2);
     assert!(again.is_err());
     if let Ok(key) = Key::parse(&input.key_file) {

@@ -65,6 +65,7 @@ use vip_answers::{AtVips, StandIn};
 use vip_check::{VipAsker, VipCheck};
 
 pub use acl::PoolAccess;
+pub use check::answer as check_answer;
 pub use config::MAX_WEIGHT;
 pub use settings::Mode;
 pub use status::{AclStatus, PoolStatus, RealStatus, ServiceStatus};

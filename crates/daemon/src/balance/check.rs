@@ -10,6 +10,14 @@ mod http;
 mod tcp;
 mod udp;
 
+/// What answers to checks say, without their sockets.
+pub mod answer {
+    pub use super::{
+        dns::{judge as dns_verdict, query as dns_query},
+        http::status as http_status,
+    };
+}
+
 use std::{
     io,
     net::{IpAddr, SocketAddr},

@@ -44,7 +44,7 @@ impl Dns {
 
 /// Asks by this ID for the IPv4 addresses of a name, which is ASCII and of labels up to 63
 /// bytes. A name that has only IPv6 ones is no error.
-pub(in crate::balance) fn query(id: u16, name: &str) -> Vec<u8> {
+pub fn query(id: u16, name: &str) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
     // Recursion desired; one question.
     let mut query = vec![high, low, 0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -58,7 +58,7 @@ pub(in crate::balance) fn query(id: u16, name: &str) -> Vec<u8> {
 }
 
 /// What a datagram says of a question; `None`: it is no answer to it.
-fn judge(query: &[u8], datagram: &[u8]) -> Outcome {
+pub fn judge(query: &[u8], datagram: &[u8]) -> Option<Result<(), String>> {
     let (header, rest) = datagram.split_at_checked(HEADER)?;
     if header[..2] != query[..2] || header[2] & (ANSWER | OPCODE) != ANSWER {
         return None;

@@ -104,7 +104,10 @@ impl Http {
 
 /// The status of an answer that begins so, behind those that only announce it (1xx);
 /// `None`: its head is not whole.
-fn status(mut heads: &[u8]) -> Result<Option<u16>, &'static str> {
+///
+/// # Errors
+/// It is no answer of HTTP/1.
+pub fn status(mut heads: &[u8]) -> Result<Option<u16>, &'static str> {
     const NONE: &str = "the answer is no HTTP/1";
     loop {
         let expected = b"HTTP/1.";
