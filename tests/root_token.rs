@@ -23,8 +23,12 @@ mod dumps;
 mod frames;
 #[path = "root_token/gateway.rs"]
 mod gateway;
+#[path = "root_token/gateway_kinds.rs"]
+mod gateway_kinds;
 #[path = "root_token/lab.rs"]
 mod lab;
+#[path = "root_token/paths.rs"]
+mod paths;
 #[path = "root_token/payload.rs"]
 mod payload;
 #[path = "common/plain.rs"]

@@ -13,7 +13,7 @@ use weir_token::{TokenOption, VERSION, epoch_at, key_file::Key};
 use super::{
     common::soon,
     frames::{self, Syn},
-    lab::{CURL_AND_PYTHON, Lab, OPEN, PORT, SERVER},
+    lab::{CURL_AND_PYTHON, Lab, OPEN, PORT, SERVER, url},
 };
 
 /// A client that signs, and a server that wants tokens of curl.
@@ -231,4 +231,65 @@ fn root_keys_are_read_anew_under_a_flood_of_syns() {
         why["reasons"]["missing"]["not_kept"].as_u64() > Some(900),
         "{why}"
     );
+}
+
+/// `mode = "log"`: all connections pass, and what would not is counted, and told by its reason.
+#[test]
+fn root_a_port_that_only_logs_lets_all_connections_in_and_counts() {
+    let Some(mut lab) = Lab::new("log") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let curl = lab.aggregate_of_curl();
+    lab.server.copy_keys(&lab.client);
+    lab.server.require(&curl, "mode = \"log\"\n");
+    lab.server.weir.start();
+    let python = || {
+        lab.client
+            .known("python3", || drop(lab.client.connects(SERVER[0], OPEN)))
+    };
+    python();
+    let (client, server) = (&lab.client, &lab.server);
+    let by_other = |address: &str| {
+        let url = url(address, PORT);
+        let words = ["-s", "-o", "/dev/null", "--max-time", "3", &url];
+        lab.other.output("curl", &words).unwrap().status.code()
+    };
+    for address in SERVER {
+        let count = |reason: &str| server.outcome(reason);
+        let before = ["valid", "not-named", "missing"].map(count);
+        assert_eq!(client.curl(address, PORT), "200", "{address}");
+        assert_eq!(client.connects(address, PORT), "connected", "{address}");
+        assert_eq!(by_other(address), Some(0), "{address}");
+        let after = ["valid", "not-named", "missing"].map(count);
+        for (n, reason) in ["valid", "not-named", "missing"].iter().enumerate() {
+            assert!(
+                after[n] > before[n],
+                "{address} {reason}: {}",
+                server.token()
+            );
+        }
+    }
+    let why = server.weir.json(&["token", "why", "--reason", "missing"]);
+    let packets = why["packets"].as_array().unwrap();
+    assert!(!packets.is_empty());
+    assert!(
+        packets.iter().all(|packet| packet["dropped"] == false),
+        "{why}"
+    );
+    assert!(server.weir.done(&["token", "why"]).contains("passed (log)"));
+    // A reload without it, and nobody else gets in.
+    server.require(&curl, "");
+    server.weir.done(&["reload"]);
+    for address in SERVER {
+        assert_eq!(client.curl(address, PORT), "200", "{address}");
+        assert_eq!(client.connects(address, PORT), "TimeoutError", "{address}");
+        assert_eq!(by_other(address), Some(28), "{address}");
+    }
+    // And back.
+    server.require(&curl, "mode = \"log\"\n");
+    server.weir.done(&["reload"]);
+    for address in SERVER {
+        assert_eq!(by_other(address), Some(0), "{address}");
+    }
 }

@@ -26,7 +26,7 @@ pub const SERVER: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
 pub const PORT: u16 = 5300;
 pub const OPEN: u16 = 5301;
 
-const SENDERS: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/python3\", \"/usr/bin/perl\"]\n";
+pub const SENDERS: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/python3\", \"/usr/bin/perl\"]\n";
 
 /// As the guide has it: nothing is denied, and perl has no rule.
 const EVERYBODY: &str = "default = \"allow\"\nunknown = \"learn\"\n[app.rules.python]\nverdict = \"allow\"\npath = \"/usr/bin/python3\"\n";
