@@ -310,6 +310,27 @@ struct ident_ended {
 	__u8 pad;
 };
 
+/* A socket as it is, and who has a descriptor of it: what is said to whoever asks about
+ * one. Its record stands behind it, if it has one. */
+struct ident_listed {
+	__u64 cookie;
+	__u64 inode; /* by which user space knows it; 0: nobody has a descriptor */
+	__u64 netns;
+	__be32 own[4]; /* IPv4 in the first one */
+	__be32 peer[4];
+	__u32 tgid; /* 0: found in the kernel's table of sockets */
+	__u32 fd;
+	__u32 interface; /* that it is bound to */
+	__u16 own_port;	 /* of a raw socket its protocol */
+	__u16 peer_port;
+	__u16 type;
+	__u16 protocol;
+	__u8 family;
+	__u8 state;
+	__u8 kind; /* IDENT_TCP and so on */
+	__u8 has_record;
+};
+
 struct ident_hits {
 	__u64 judged;  /* connections and flows */
 	__u64 dropped; /* packets, and calls that were refused */
@@ -348,5 +369,6 @@ _Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
 _Static_assert(sizeof(struct ident_flow) == 16, "abi");
 _Static_assert(sizeof(struct ident_event) == 144, "abi");
 _Static_assert(sizeof(struct ident_ended) == 56, "abi");
+_Static_assert(sizeof(struct ident_listed) == 80, "abi");
 
 #endif

@@ -12,16 +12,21 @@
  *   exit_mmap             an address space that ends is forgotten
  *   up_write and so on    at level push: mappings have changed (changes.h)
  *   iter/tcp, iter/udp    connections that the rules allow no longer are ended
+ *   iter/task_file        sockets that were there before; those that somebody asks about
  *
  * A socket without a record is none of ours: the kernel's own, or one beyond the control
  * group in which this holds. */
-#include "identity/cut.h"
+#include "identity/list.h"
 
 /* These give the skeleton what is in no map, or in one without types. */
 struct ident_event ident_event_layout;
 struct ident_question ident_question_layout;
 struct ident_file ident_file_layout;
 struct ident_ended ident_ended_layout;
+struct ident_listed ident_listed_layout;
+struct ident_socket ident_socket_layout;
+struct ident_flow_key ident_flow_key_layout;
+struct ident_flow ident_flow_layout;
 
 #define MPTCP	    262
 #define SMC	    256
@@ -505,6 +510,75 @@ int weir_app_adopt(struct bpf_iter__task_file *ctx)
 	note_holder(socket, task, control);
 	bpf_task_release(task);
 	return 0;
+}
+
+/* Whoever asks about a socket is told of each descriptor of one. */
+SEC("iter/task_file")
+int weir_app_list(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct ident_listed listed = {};
+	struct ident_socket *record;
+	struct socket *holder;
+	struct sock *sk;
+
+	if (!task || !file)
+		return 0;
+	holder = bpf_sock_from_file(file);
+	if (!holder)
+		return 0;
+	sk = holder->sk;
+	if (!sk)
+		return 0;
+	if (sk->__sk_common.skc_family != AF_INET &&
+	    sk->__sk_common.skc_family != AF_INET6)
+		return 0;
+	record = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	listed.tgid = task->tgid;
+	listed.fd = ctx->fd;
+	listed.inode = file->f_inode->i_ino;
+	listed.type = sk->sk_type;
+	listed.protocol = sk->sk_protocol;
+	listed.kind = protocol_of(listed.type, listed.protocol);
+	return write_listed(ctx->meta->seq, &sk->__sk_common, &listed, record);
+}
+
+/* The same of sockets of a network namespace that nobody has a descriptor of. */
+SEC("iter/tcp")
+int weir_app_list_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct ident_listed listed = {
+		.type = SOCK_STREAM,
+		.protocol = IPPROTO_TCP,
+		.kind = IDENT_TCP,
+	};
+	struct ident_socket *record = NULL;
+
+	if (!sk)
+		return 0;
+	/* Others are not whole: they are about to begin, or have ended. */
+	if (CUT_STATES >> (sk->skc_state & 31) & 1 || sk->skc_state == TCP_LISTEN) {
+		listed.inode = inode_of((struct sock *)sk);
+		record = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	}
+	return write_listed(ctx->meta->seq, sk, &listed, record);
+}
+
+SEC("iter/udp")
+int weir_app_list_udp(struct bpf_iter__udp *ctx)
+{
+	struct sock *sk = (struct sock *)ctx->udp_sk;
+	struct ident_listed listed = {.type = SOCK_DGRAM, .kind = IDENT_UDP};
+	struct ident_socket *record;
+
+	if (!sk)
+		return 0;
+	record = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	listed.protocol = sk->sk_protocol;
+	listed.inode = inode_of(sk);
+	return write_listed(ctx->meta->seq, &sk->__sk_common, &listed, record);
 }
 
 SEC("iter/tcp")

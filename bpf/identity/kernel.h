@@ -179,18 +179,22 @@ struct sock_common {
 	possible_net_t skc_net;
 };
 
+struct socket;
+
 struct sock_cgroup_data {
 	struct cgroup *cgroup;
 };
 
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
 	__u16 sk_type;
 	__u16 sk_protocol;
 	struct sock_cgroup_data sk_cgrp_data;
 };
 
 struct socket {
+	struct file *file;
 	struct sock *sk;
 };
 

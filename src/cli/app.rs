@@ -6,6 +6,7 @@ mod enforce;
 mod learn;
 mod prompt;
 mod review;
+mod why;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -39,14 +40,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Say who a process is, and which rules are about it; exit code 1 if none is
-    Why {
-        /// The number of the process
-        pid: u32,
-        /// Print it as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Why(why::Args),
     #[command(subcommand)]
     Learn(learn::Verb),
     Review(review::Args),
@@ -98,7 +92,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Allow(args) => edit::run(common, edit::Says::Allow, args),
         Verb::Deny(args) => edit::run(common, edit::Says::Deny, args),
         Verb::Prompt(args) => prompt::run(common, args),
-        Verb::Why { pid, json } => why(common, *pid, *json),
+        Verb::Why(args) => why::run(common, args),
         Verb::Hash { paths, json } => hash(paths, *json),
     }
 }
@@ -199,84 +193,6 @@ fn short_lived(common: &Common, is_json: bool) -> anyhow::Result<ExitAnswer> {
         .collect();
     show::table(&["PROGRAM", "CALLS ITSELF", "UID", "TIMES", "LAST"], &rows)?;
     Ok(ExitAnswer::Done)
-}
-
-fn why(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswer> {
-    let why = common.client().get(&format!("/v1/app/why/{pid}"))?.ok()?;
-    let met = array(&why["rules"])
-        .iter()
-        .filter(|rule| rule["is_met"] == true);
-    let met: Vec<_> = met.collect();
-    let found = match met.is_empty() {
-        true => ExitAnswer::No,
-        false => ExitAnswer::Done,
-    };
-    if is_json {
-        show::json(&why)?;
-        return Ok(found);
-    }
-    let program = &why["program"];
-    show::line(format!(
-        "process {pid}: {}",
-        digest(&program["exe"]["path"])
-    ))?;
-    show::line(format!("  SHA-256 {}", digest(&program["exe"]["digest"])))?;
-    show::line(format!("  whole   {}", digest(&why["aggregate"])))?;
-    show::line(format!(
-        "  uid {}, control group {}",
-        program["uid"],
-        show::text(&program["cgroup"])
-    ))?;
-    match &program["container"] {
-        Value::Object(container) => {
-            let labels = container.get("labels").and_then(Value::as_object);
-            let labels = labels.into_iter().flatten();
-            let labels = labels.map(|(key, value)| match value.as_str() {
-                Some("") | None => key.clone(),
-                Some(value) => format!("{key}={value}"),
-            });
-            let labels = labels.collect::<Vec<_>>().join(" ");
-            show::line(format!("  container {}", weir_daemon::escape(&labels)))?;
-        }
-        word if word == "unknown" => show::line("  container: its labels are not known")?,
-        _ => (),
-    }
-    if program["anonymous"] == true {
-        show::line("  has executable memory that is of no file")?;
-    }
-    if program["altered"] == true {
-        show::line("  its code was changed in memory, or another process has traced it")?;
-    }
-    if why["is_judged"] != true {
-        show::line("  is not in the control group of [app]: it may talk to everybody")?;
-    }
-    if why["is_known"] != true {
-        show::line("  has not been asked about by the kernel since it became what it is")?;
-    }
-    match why["sockets"].as_u64() {
-        Some(0) => show::line(
-            "  has no socket of IPv4 or IPv6 that is bound or connected: rules are asked when it connects, sends or listens",
-        )?,
-        Some(count) => show::line(format!("  sockets of IPv4 and IPv6: {count}"))?,
-        None => (),
-    }
-    for rule in &met {
-        show::line(format!(
-            "  rule {}: {}",
-            show::text(&rule["name"]),
-            show::text(&rule["verdict"])
-        ))?;
-    }
-    show::line(format!(
-        "  where no rule holds: {}",
-        show::text(&why["default"])
-    ))?;
-    let rows: Vec<_> = array(&program["objects"])
-        .iter()
-        .map(|object| vec![digest(&object["path"]), digest(&object["digest"])])
-        .collect();
-    show::table(&["FILE", "SHA-256"], &rows)?;
-    Ok(found)
 }
 
 fn hash(paths: &[PathBuf], is_json: bool) -> anyhow::Result<ExitAnswer> {

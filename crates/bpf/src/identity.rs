@@ -8,11 +8,13 @@ mod events;
 mod level;
 mod policy;
 mod programs;
+mod sockets;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
 pub use level::{Level, level, missing, missing_to_sign};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
 pub use programs::{CgroupAt, Loaded, detach, is_attached};
+pub use sockets::{Decided, ListedSocket, SocketFlow, SocketRecord};
 
 use std::{
     collections::BTreeSet,
@@ -288,6 +290,11 @@ pub struct Identity {
     counters: MapHandle,
     hits: MapHandle,
     adopt: OwnedFd,
+    /// Flows of datagrams: four tables.
+    flows: [MapHandle; 4],
+    /// The programs that list descriptors of sockets, and a namespace's sockets of TCP and of
+    /// UDP.
+    list: [OwnedFd; 3],
     /// The programs that end connections of TCP and of UDP, with their fault points; none:
     /// this kernel cannot.
     cut: Vec<(&'static str, OwnedFd)>,

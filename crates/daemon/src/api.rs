@@ -314,7 +314,7 @@ const ROUTES: [Route; 38] = [
     ("GET", "/v1/app", || get(apps::status)),
     ("GET", "/v1/app/programs", || get(apps::programs)),
     ("GET", "/v1/app/short-lived", || get(apps::short_lived)),
-    ("GET", "/v1/app/why/{pid}", || get(apps::why)),
+    ("GET", "/v1/app/why/{asked}", || get(apps::why)),
     ("GET", "/v1/app/questions", || get(apps::questions)),
     ("POST", "/v1/app/questions/{id}", || post(apps::answer)),
     ("POST", "/v1/app/learning", || post(apps::learn)),

@@ -6,6 +6,7 @@
 //! Without a daemon everything stays as it is: programs that are known have their rules,
 //! and others have the fate that `unknown` says.
 
+mod asked_socket;
 mod asking;
 mod containers;
 mod cut;
@@ -16,6 +17,7 @@ mod learning;
 mod login;
 mod mounts;
 mod names;
+mod namespaces;
 mod never_runs;
 mod objects;
 mod packages;
@@ -30,6 +32,7 @@ mod state;
 mod status;
 mod told;
 mod why;
+mod why_socket;
 
 use std::{
     collections::BTreeMap,
@@ -65,6 +68,7 @@ use crate::{
     store::{SaveError, Store},
     threads::Pulse,
 };
+pub use asked_socket::{AskedSocket, NoSocketName};
 use asking::Asked;
 pub use containers::ContainerStatus;
 use containers::Containers;
@@ -96,6 +100,10 @@ pub use weir_identity::{
     rules_text::{MADE_BY, Narrow, Shape},
 };
 pub use why::{NoProgram, RuleAbout, WhyProgram};
+pub use why_socket::{
+    HoldingProcess, NetworkNamespace, RuleForPeers, SocketHolder, SocketVerdict, WhyFlow,
+    WhySocket, WhySockets,
+};
 
 /// The longest wait for an event: a reload and the end are seen then.
 const WAIT: Duration = Duration::from_millis(100);

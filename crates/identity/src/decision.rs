@@ -13,7 +13,7 @@ use weir_core::geofence::Direction;
 
 use crate::{
     Program, Protocols, Rule, Unknown, Verdict,
-    policy::{ExecutableBits, Place, Policy, RuleBits},
+    policy::{ExecutableBits, Networks, Place, Policy, RuleBits},
 };
 
 /// A connection or a flow of datagrams.
@@ -80,9 +80,13 @@ pub struct Decision {
 impl Place {
     /// Is it about this flow, whoever holds the socket?
     pub fn is_about(&self, flow: &Flow) -> bool {
-        let (goes, networks) = match flow.is_outward {
-            true => (self.direction != Direction::In, &self.to),
-            false => (self.direction != Direction::Out, &self.from),
+        self.is_of_kind(flow) && self.has_port(flow) && self.has_peer(flow)
+    }
+
+    fn is_of_kind(&self, flow: &Flow) -> bool {
+        let goes = match flow.is_outward {
+            true => self.direction != Direction::In,
+            false => self.direction != Direction::Out,
         };
         let denies = self.verdict.holds_for_any();
         let is_kind = match self.protocols.is_any() {
@@ -90,21 +94,36 @@ impl Place {
             true => denies || !Protocols::RAW.and(Protocols::OTHER).has(flow.protocol),
             false => self.protocols.has(flow.protocol),
         };
-        let is_port = match flow.port {
+        goes && is_kind && self.netns.is_none_or(|inode| inode == flow.netns)
+    }
+
+    fn has_port(&self, flow: &Flow) -> bool {
+        match flow.port {
             _ if self.ports.is_empty() => true,
             _ if flow.protocol == Protocols::ICMP => false,
-            None => denies,
+            None => self.verdict.holds_for_any(),
             Some(port) => self
                 .ports
                 .iter()
                 .any(|(low, high)| (*low..=*high).contains(&port)),
-        };
-        goes && is_kind
-            && is_port
-            && self.netns.is_none_or(|inode| inode == flow.netns)
-            && networks
-                .as_ref()
-                .is_none_or(|networks| networks.hold(flow.peer))
+        }
+    }
+
+    fn networks(&self, is_outward: bool) -> &Option<Networks> {
+        match is_outward {
+            true => &self.to,
+            false => &self.from,
+        }
+    }
+
+    fn has_peer(&self, flow: &Flow) -> bool {
+        let networks = self.networks(flow.is_outward).as_ref();
+        networks.is_none_or(|networks| networks.hold(flow.peer))
+    }
+
+    /// Does it ask who the peer is: its address, or the port that the program sends to?
+    fn asks_peer(&self, is_outward: bool) -> bool {
+        self.networks(is_outward).is_some() || is_outward && !self.ports.is_empty()
     }
 }
 
@@ -125,35 +144,65 @@ impl Policy {
     /// What becomes of a flow of a socket with these holders; without any, it is a socket
     /// whose holder cannot be seen.
     pub fn decide(&self, holders: &[Holder], flow: &Flow) -> Decision {
+        let about = |(_, place): &(usize, &Place)| place.is_about(flow);
+        let mut places = self.places.iter().enumerate().filter(about);
+        let decided = places.find_map(|(number, place)| self.decide_at(number, place, holders));
+        decided.unwrap_or_else(|| self.by_default())
+    }
+
+    /// What becomes of flows of these holders with whatever peer: what each place says that asks
+    /// who the peer is, for those that it names, and last what holds for everybody else. The
+    /// peer of `flow`, and of one that goes out the port, are nobody's.
+    pub fn decide_for_any_peer(&self, holders: &[Holder], flow: &Flow) -> Vec<(Decision, bool)> {
+        let mut found: Vec<(Decision, bool)> = Vec::new();
+        for (number, place) in self.places.iter().enumerate() {
+            let is_narrow = place.asks_peer(flow.is_outward);
+            let any_port = flow.is_outward && Protocols::TCP.and(Protocols::UDP).has(flow.protocol);
+            if !place.is_of_kind(flow) || !(any_port || place.has_port(flow)) {
+                continue;
+            }
+            let Some(decision) = self.decide_at(number, place, holders) else {
+                continue;
+            };
+            if !is_narrow {
+                found.push((decision, true));
+                return found;
+            }
+            if !found.contains(&(decision, false)) {
+                found.push((decision, false));
+            }
+        }
+        found.push((self.by_default(), true));
+        found
+    }
+
+    /// What a place says that is about the flow; `None`: it does not hold for these holders.
+    fn decide_at(&self, number: usize, place: &Place, holders: &[Holder]) -> Option<Decision> {
         // Somebody holds it who cannot be seen.
         let holders = match holders {
             [] => &[Holder::Unknown],
             holders => holders,
         };
-        for (number, place) in self.places.iter().enumerate() {
-            if !place.is_about(flow) {
-                continue;
-            }
-            let decides = Decision {
-                verdict: place.verdict,
-                is_learned: false,
-                by: DecidedBy::Place(number),
-            };
-            if !place.has_who {
-                return decides;
-            }
-            let says = |answer| holders.iter().any(|holder| holder.meets(number) == answer);
-            let (is_met, is_open) = match place.verdict.holds_for_any() {
-                true => (says(Some(true)), says(None)),
-                false => (!says(Some(false)) && !says(None), !says(Some(false))),
-            };
-            if is_met {
-                return decides;
-            }
-            if is_open {
-                return self.unknown();
-            }
+        let decides = Decision {
+            verdict: place.verdict,
+            is_learned: false,
+            by: DecidedBy::Place(number),
+        };
+        if !place.has_who {
+            return Some(decides);
         }
+        let says = |answer| holders.iter().any(|holder| holder.meets(number) == answer);
+        let (is_met, is_open) = match place.verdict.holds_for_any() {
+            true => (says(Some(true)), says(None)),
+            false => (!says(Some(false)) && !says(None), !says(Some(false))),
+        };
+        if is_met {
+            return Some(decides);
+        }
+        is_open.then(|| self.unknown())
+    }
+
+    fn by_default(&self) -> Decision {
         Decision {
             verdict: self.default,
             is_learned: false,

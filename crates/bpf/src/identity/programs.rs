@@ -336,6 +336,17 @@ impl Identity {
             counters: handle(&maps.ident_counters)?,
             hits: handle(&maps.ident_hits)?,
             adopt: keep(progs.weir_app_adopt.as_fd())?,
+            flows: [
+                handle(&maps.ident_flows)?,
+                handle(&maps.ident_flows_in)?,
+                handle(&maps.ident_overflow)?,
+                handle(&maps.ident_refused)?,
+            ],
+            list: [
+                keep(progs.weir_app_list.as_fd())?,
+                keep(progs.weir_app_list_tcp.as_fd())?,
+                keep(progs.weir_app_list_udp.as_fd())?,
+            ],
             cut: match can_cut {
                 true => vec![
                     ("app-cut-tcp", keep(progs.weir_app_cut_tcp.as_fd())?),

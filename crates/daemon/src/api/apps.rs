@@ -14,7 +14,7 @@ use weir_core::policy::{format_duration, parse_duration};
 
 use super::{Api, Asked, Named, asked, error, json, named};
 use crate::{
-    identity::{AnswerError, AnswerScope, AppError, Apps, LearnError, Narrow, Shape},
+    identity::{AnswerError, AnswerScope, AppError, Apps, LearnError, Narrow, NoSocketName, Shape},
     service::Refusal,
     store::SaveError,
 };
@@ -37,17 +37,24 @@ pub(super) async fn short_lived(State(api): State<Api>) -> Response {
         .await
 }
 
-pub(super) async fn why(State(api): State<Api>, pid: Named) -> Response {
-    let pid = match named(pid) {
+pub(super) async fn why(State(api): State<Api>, asked: Named) -> Response {
+    let asked = match named(asked) {
         Ok(text) => text,
         Err(response) => return response,
     };
-    let Ok(number) = pid.parse() else {
-        let message = format!("{pid:?} is no process; allowed: its number");
-        return error(StatusCode::BAD_REQUEST, message).into_response();
-    };
-    api.ask(move |questions| questions.why_program(number))
-        .await
+    if let Ok(pid) = asked.parse() {
+        return api.ask(move |questions| questions.why_program(pid)).await;
+    }
+    match asked.parse() {
+        Ok(socket) => {
+            api.ask(move |questions| questions.why_sockets(&socket))
+                .await
+        }
+        Err(no_name) => {
+            let no_name: NoSocketName = no_name;
+            error(StatusCode::BAD_REQUEST, no_name.to_string()).into_response()
+        }
+    }
 }
 
 pub(super) async fn questions(State(api): State<Api>) -> Response {

@@ -1,18 +1,11 @@
 //! Connections that the rules allow no longer are ended, in every network namespace that the
 //! daemon may enter: its own, and with CAP_SYS_ADMIN those of all processes.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    os::{fd::AsFd, unix::fs::MetadataExt},
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use weir_bpf::identity::{Identity, Level};
 
+use super::namespaces;
 use crate::instance::may_enter_namespaces;
 
 /// After a change of the rules connections are gone through for so long, once a second: of
@@ -20,8 +13,6 @@ use crate::instance::may_enter_namespaces;
 const GO_THROUGH: Duration = Duration::from_secs(5);
 /// Connections are spared for so long while names in rules have no answer yet.
 const PUT_OFF: Duration = Duration::from_secs(60);
-/// Network namespaces that are gone through, at most.
-const MAX_NAMESPACES: usize = 4096;
 
 const OTHERS: &str = "connections in other network namespaces when the rules no longer allow them: they carry nothing, and are not closed (the daemon lacks CAP_SYS_ADMIN)";
 const KERNEL: &str = "connections when the rules no longer allow them: they carry nothing, and are not closed (this kernel lacks bpf_sock_destroy, and CONFIG_INET_DIAG_DESTROY or one of the modules tcp_diag and udp_diag)";
@@ -73,81 +64,6 @@ impl Cuts {
         if Instant::now() > until {
             (self.since, self.until) = (None, None);
         }
-        Some(cut_everywhere(identity))
-    }
-}
-
-fn cut_everywhere(identity: &Identity) -> Result<(), weir_bpf::Error> {
-    // What fails in one namespace does not spare the others.
-    let own = identity.cut_revoked();
-    if !may_enter_namespaces() {
-        return own;
-    }
-    let others = other_namespaces();
-    if others.is_empty() {
-        return own;
-    }
-    // A thread of its own: it does not come back.
-    let cut = thread::scope(|scope| {
-        let cut = || {
-            let cut = others.iter().map(|(inode, namespace)| {
-                let network = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(namespace.as_fd(), network).map_err(|error| {
-                    let what = format!("enter the network namespace net:[{inode}]");
-                    weir_bpf::Error::new(what, error.into())
-                })?;
-                identity.cut_revoked()
-            });
-            cut.fold(Ok(()), Result::and)
-        };
-        let cut = scope.spawn(cut).join();
-        cut.expect("going through sockets does not panic")
-    });
-    own.and(cut)
-}
-
-/// The network namespaces of all processes but the daemon's own, by their inodes.
-fn other_namespaces() -> BTreeMap<u64, File> {
-    let own = inode(Path::new("/proc/self/ns/net"));
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let file = entry.path().join("ns/net");
-        if found.len() == MAX_NAMESPACES {
-            tracing::warn!(
-                "connections are ended in {MAX_NAMESPACES} network namespaces, and there are more"
-            );
-            break;
-        }
-        let is_process = entry
-            .file_name()
-            .as_encoded_bytes()
-            .iter()
-            .all(u8::is_ascii_digit);
-        if !is_process {
-            continue;
-        }
-        if let Some(number) = inode(&file)
-            && Some(number) != own
-            && !found.contains_key(&number)
-            && let Ok(file) = File::open(&file)
-        {
-            found.insert(number, file);
-        }
-    }
-    found
-}
-
-fn inode(namespace: &Path) -> Option<u64> {
-    fs::metadata(namespace).ok().map(|about| about.ino())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_own_namespace_is_not_among_the_others() {
-        let own = inode(Path::new("/proc/self/ns/net")).unwrap();
-        assert!(!other_namespaces().contains_key(&own));
+        Some(namespaces::in_each(|| identity.cut_revoked()))
     }
 }

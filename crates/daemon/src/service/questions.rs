@@ -35,7 +35,7 @@ use crate::{
     config::{Config, NotInForce},
     current::Current,
     decoy::Decoy,
-    identity::{AppStatus, Apps, ProgramStatus, ShortLived, WhyProgram},
+    identity::{AppStatus, Apps, AskedSocket, ProgramStatus, ShortLived, WhyProgram, WhySockets},
     log_status::LogStatus,
     metrics::Metrics,
     store::{Store, clock::Now},
@@ -122,6 +122,19 @@ impl Questions {
         let no_app = || Refusal::NotFound("there is no [app] in the configuration".to_owned());
         let why = why.ok_or_else(no_app)?;
         why.map_err(|no_program| Refusal::NotFound(no_program.to_string()))
+    }
+
+    /// Who holds these sockets, and what was decided about them.
+    pub fn why_sockets(&self, asked: &AskedSocket) -> Result<WhySockets, Refusal> {
+        let why = self.apps.why_sockets(asked).map_err(Self::app_refusal)?;
+        let no_app = || Refusal::NotFound("there is no [app] in the configuration".to_owned());
+        let why = why.ok_or_else(no_app)?;
+        match why.sockets.is_empty() {
+            true => Err(Refusal::NotFound(format!(
+                "there is no socket {asked} of IPv4 or IPv6, as far as weir may see"
+            ))),
+            false => Ok(why),
+        }
     }
 
     /// Programs that ended before it was known who they were.

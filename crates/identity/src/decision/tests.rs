@@ -673,6 +673,36 @@ proptest! {
         }
     }
 
+    /// Whatever peer there is, what is decided is one of those that are told where the peer is
+    /// not known, and the last of these is about everybody.
+    #[test]
+    fn what_is_decided_is_told_without_the_peer(rules in rules(), holders in programs(), host in 0u8..5) {
+        let config = AppConfig {
+            default: Verdict::Drop,
+            unknown: crate::Unknown::Drop,
+            prompt_timeout: None,
+            level: Level::Auto,
+            cgroup: None,
+            private_names: Vec::new(),
+            container_sockets: Vec::new(),
+            rules,
+            rule_lines: Vec::new(),
+        };
+        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
+        let mut known: Vec<Holder> =
+            holders.iter().map(|program| Holder::Known(policy.met_by(program))).collect();
+        known.push(Holder::Unknown);
+        for holders in [&known[..1], &known[..]] {
+            let nobody = Flow { peer: IpAddr::from([0; 4]), port: None, ..flow.clone() };
+            let told = policy.decide_for_any_peer(holders, &nobody);
+            let decision = policy.decide(holders, &flow);
+            prop_assert!(told.iter().any(|(one, _)| *one == decision), "{:?} {:?}", decision, told);
+            prop_assert_eq!(told.iter().filter(|(_, is_for_all)| *is_for_all).count(), 1);
+            prop_assert!(told.last().unwrap().1);
+        }
+    }
+
     /// A holder more never opens what was denied by one of the others, and who is not
     /// known never passes where anybody known would be denied.
     #[test]
@@ -700,6 +730,43 @@ proptest! {
             prop_assert_eq!(after, before);
         }
     }
+}
+
+#[test]
+fn rules_about_some_peers_are_told_before_what_holds_for_all() {
+    let policy = policy(
+        "[app]\ndefault = 'drop'\n[app.rules.a]\nverdict = 'reject'\nto = ['192.0.2.0/24']\n[app.rules.b]\nverdict = 'allow'\nports = ['53/udp']\n[app.rules.c]\nverdict = 'allow'\ndirection = 'in'\nports = ['80/tcp']\n[app.rules.d]\nverdict = 'allow'\nprotocols = 'udp'\n[app.rules.e]\nverdict = 'drop'\n",
+    );
+    let told = |flow: &Flow| {
+        let told = policy.decide_for_any_peer(&[], flow).into_iter();
+        let name = |by| match by {
+            DecidedBy::Place(number) => policy.rules[policy.places[number].rule].name.to_string(),
+            by => format!("{by:?}"),
+        };
+        told.map(|(decision, is_for_all)| (name(decision.by), is_for_all))
+            .collect::<Vec<_>>()
+    };
+    let named = |all: &[(&str, bool)]| {
+        let all = all.iter().map(|(name, is)| ((*name).to_owned(), *is));
+        all.collect::<Vec<_>>()
+    };
+    let tcp = Flow {
+        port: None,
+        ..out("0.0.0.0", 1)
+    };
+    assert_eq!(told(&tcp), named(&[("a", false), ("e", true)]));
+    let udp = Flow {
+        protocol: Protocols::UDP,
+        ..tcp.clone()
+    };
+    let expected = named(&[("a", false), ("b", false), ("d", true)]);
+    assert_eq!(told(&udp), expected);
+    let inward = Flow {
+        is_outward: false,
+        port: Some(80),
+        ..tcp
+    };
+    assert_eq!(told(&inward), named(&[("c", true)]));
 }
 
 #[test]
