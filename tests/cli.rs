@@ -6,6 +6,8 @@
 mod bans;
 #[path = "cli/filters.rs"]
 mod filters;
+#[path = "cli/help.rs"]
+mod help;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/metrics.rs"]

@@ -5,6 +5,7 @@ mod edit;
 mod enforce;
 mod learn;
 mod prompt;
+mod remove;
 mod review;
 mod why;
 
@@ -18,7 +19,7 @@ use super::{Common, ExitAnswer, show};
 /// Show which programs may talk to whom, and who they are
 #[derive(Subcommand)]
 pub enum Verb {
-    /// List the rules with what each has decided; exit code 1 if there is no \[app\]
+    /// List the rules with what each has decided; exit code 1 if there is no [app]
     List {
         /// List the programs that are known instead, and the rules about each
         #[arg(long)]
@@ -45,17 +46,20 @@ pub enum Verb {
     Learn(learn::Verb),
     Review(review::Args),
     Enforce(enforce::Args),
-    /// Add a rule that allows a program, by its SHA-256 as it is now, and reload
+    /// Add a rule that allows a program, or whoever else it names, and reload
     ///
-    /// The rule comes last in conf.d/50-app-rules.toml beside weir.toml. If the reload is
-    /// refused, the file is as it was.
-    Allow(edit::Args),
-    /// Add a rule that refuses a program, by its SHA-256 as it is now, and reload
+    /// A program is named by its SHA-256 as it is now. The rule comes last in
+    /// conf.d/50-app-rules.toml beside weir.toml. If the reload is refused, the file is as it
+    /// was. weir app remove takes it away again.
+    Allow(Box<edit::Args>),
+    /// Add a rule that refuses a program, or whoever else it names, and reload
     ///
-    /// The rule comes first in conf.d/50-app-rules.toml beside weir.toml: it holds also
-    /// where a rule there allows the program. If the reload is refused, the file is as it
-    /// was.
-    Deny(edit::Args),
+    /// A program is named by its SHA-256 as it is now. The rule comes first in
+    /// conf.d/50-app-rules.toml beside weir.toml: it holds also where a rule there allows the
+    /// program. If the reload is refused, the file is as it was. weir app remove takes it away
+    /// again.
+    Deny(Box<edit::Args>),
+    Remove(remove::Args),
     Prompt(prompt::Args),
     /// List the rules that decide most, by decisions since they are in force
     Top {
@@ -91,6 +95,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Enforce(args) => enforce::run(common, args),
         Verb::Allow(args) => edit::run(common, edit::Says::Allow, args),
         Verb::Deny(args) => edit::run(common, edit::Says::Deny, args),
+        Verb::Remove(args) => remove::run(common, args),
         Verb::Prompt(args) => prompt::run(common, args),
         Verb::Why(args) => why::run(common, args),
         Verb::Hash { paths, json } => hash(paths, *json),

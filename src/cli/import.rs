@@ -57,7 +57,7 @@ pub enum Verb {
     Pen(PenArgs),
     /// Turn DAF's rules, as commands of ctl-fw, into weir.toml
     ///
-    /// Prints \[app\] and \[app.rules.NAME\] for a file of commands, one a line, with a
+    /// Prints [app] and [app.rules.NAME] for a file of commands, one a line, with a
     /// comment for each line that is not read. A rule of which a part cannot be
     /// honoured is printed as a comment, because it would hold for more than it did.
     Daf {
@@ -66,7 +66,7 @@ pub enum Verb {
     },
     /// Turn OpenSnitch's rules into weir.toml
     ///
-    /// Prints \[app\] and \[app.rules.NAME\] for a directory of rules, a JSON file each,
+    /// Prints [app] and [app.rules.NAME] for a directory of rules, a JSON file each,
     /// in the order in which OpenSnitch lets them decide. A rule of which a part
     /// cannot be honoured is printed as a comment with file and line.
     #[command(name = "opensnitch")]

@@ -85,9 +85,10 @@ impl DropIn {
     }
 
     /// Writes it, and has the daemon read its configuration again; if that is refused, the
-    /// file is as it was. What it is warned of comes back, as lines.
-    pub fn put(&self, common: &Common, after: &str) -> anyhow::Result<Vec<String>> {
-        self.write(Some(after))?;
+    /// file is as it was. What it is warned of comes back, as lines. `None`: it is not to be
+    /// there.
+    pub fn put(&self, common: &Common, after: Option<&str>) -> anyhow::Result<Vec<String>> {
+        self.write(after)?;
         let answer = common
             .client()
             .post("/v1/reload", &Value::Null)

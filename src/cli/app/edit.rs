@@ -1,5 +1,5 @@
 //! `weir app allow` and `weir app deny`: one rule more, by the SHA-256 of a file as it is
-//! now.
+//! now, or by whatever else rules know programs by.
 
 use std::{
     collections::BTreeSet,
@@ -14,17 +14,25 @@ use super::drop_in::DropIn;
 use crate::cli::{Common, ExitAnswer, show};
 
 /// The file that they write; before that of `weir app enforce`.
-const FILE: &str = "50-app-rules.toml";
-const HEAD: &str = "# Rules by weir app allow and weir app deny, the first that holds first.\n";
+pub const FILE: &str = "50-app-rules.toml";
+pub const HEAD: &str = "# Rules by weir app allow and weir app deny, the first that holds first.\n";
 
 // Both take the same; what each does is said where they are named.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
+#[command(group(clap::ArgGroup::new("who").required(true).multiple(true)))]
 pub struct Args {
     /// The executable, by its path; its SHA-256 as it is now stands in the rule
-    program: PathBuf,
+    #[arg(group = "who")]
+    program: Option<PathBuf>,
     /// It is a library: the rule is about every program that has it mapped
-    #[arg(long)]
+    #[arg(long, requires = "program")]
     library: bool,
+    #[command(flatten)]
+    who: Who,
+    /// The other way round: a key of the rule that is named here, such as user, is to differ;
+    /// may be repeated
+    #[arg(long, value_name = "KEY")]
+    not: Vec<String>,
     /// Only with this peer, which the program connects to: an address, prefix, list:NAME,
     /// country:DE or name:example.org; may be repeated
     #[arg(long, value_name = "PEER", conflicts_with = "incoming")]
@@ -36,13 +44,16 @@ pub struct Args {
     /// comes in; may be repeated
     #[arg(long, value_name = "PORT")]
     port: Vec<String>,
+    /// Only sockets of this kind, tcp, udp, icmp, raw or other; may be repeated
+    #[arg(long, value_name = "KIND", conflicts_with = "port")]
+    protocol: Vec<String>,
     /// Only what others begin with it
     #[arg(long = "in", conflicts_with = "outgoing")]
     incoming: bool,
     /// Only what it begins
     #[arg(long = "out")]
     outgoing: bool,
-    /// The rule's name [default: made of the program's]
+    /// The rule's name [default: made of whom it is about]
     #[arg(long)]
     name: Option<String>,
     /// Show what would change, and change nothing
@@ -51,6 +62,50 @@ pub struct Args {
     /// The SHA-256 that the file has to have.
     #[arg(skip)]
     expected: Option<String>,
+}
+
+/// Whom a rule is about beside, or without, an executable by its SHA-256.
+#[derive(clap::Args, Default)]
+#[command(
+    next_help_heading = "Whom the rule is about; all that is given has to fit, of what is repeated one"
+)]
+struct Who {
+    /// The executable that is at this path whenever the configuration is read
+    #[arg(long, value_name = "PATH", group = "who")]
+    path: Vec<PathBuf>,
+    /// The package whose record has the executable
+    #[arg(long, value_name = "NAME", group = "who")]
+    package: Vec<String>,
+    /// The script that an interpreter was started with: beside a program, --path or --package
+    #[arg(long, value_name = "PATH", group = "who")]
+    script: Vec<PathBuf>,
+    /// The effective user, by name or number
+    #[arg(long, value_name = "USER", group = "who")]
+    user: Vec<String>,
+    /// The control group by its path from the root, or above it; * is any text within a part
+    #[arg(long, value_name = "PATH", group = "who")]
+    cgroup: Vec<String>,
+    /// The systemd unit; * is any text
+    #[arg(long, value_name = "UNIT", group = "who")]
+    unit: Vec<String>,
+    /// The container by a label, KEY or KEY=VALUE; * in the value is any text
+    #[arg(long, value_name = "LABEL", group = "who")]
+    container: Vec<String>,
+    /// Any file that is mapped executable, by its path or its SHA-256
+    #[arg(long, value_name = "FILE|SHA256", group = "who")]
+    object: Vec<String>,
+    /// The whole program by its aggregate SHA-256, or as the process pid:NUMBER is now
+    #[arg(long, value_name = "SHA256|PROCESS", group = "who")]
+    aggregate: Vec<String>,
+    /// Programs with executable memory that is of no file
+    #[arg(long, group = "who")]
+    anonymous: bool,
+    /// Programs whose code was changed in memory, or that another process has traced
+    #[arg(long, group = "who")]
+    altered: bool,
+    /// Sockets in this network namespace, such as /run/netns/blue
+    #[arg(long, value_name = "FILE", group = "who")]
+    netns: Option<PathBuf>,
 }
 
 /// What the rule says.
@@ -77,16 +132,12 @@ impl Args {
     /// port (`443/tcp`).
     pub fn of_port(path: &Path, digest: String, port: &str, is_out: bool) -> Self {
         Self {
-            program: path.to_owned(),
-            library: false,
-            to: Vec::new(),
-            from: Vec::new(),
+            program: Some(path.to_owned()),
             port: vec![port.to_owned()],
             incoming: !is_out,
             outgoing: is_out,
-            name: None,
-            dry_run: false,
             expected: Some(digest),
+            ..Self::default()
         }
     }
 }
@@ -96,24 +147,188 @@ pub fn run(common: &Common, says: Says, args: &Args) -> anyhow::Result<ExitAnswe
     Ok(ExitAnswer::Done)
 }
 
-/// Adds the rule. `is_shown`: what changes is printed.
-pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::Result<()> {
-    let path = fs::canonicalize(&args.program)
-        .with_context(|| format!("cannot find {}", args.program.display()))?;
+/// The keys of the rule that say whom it is about, each with its values as they are written;
+/// and what it is about, for people.
+struct Said {
+    keys: Vec<(&'static str, String)>,
+    about: String,
+    /// Text of which the rule's name is made.
+    name: String,
+}
+
+/// The SHA-256 of a file, which is no script; and its path without links.
+fn executable(program: &Path) -> anyhow::Result<(PathBuf, String)> {
+    let path =
+        fs::canonicalize(program).with_context(|| format!("cannot find {}", program.display()))?;
     let digest =
         digest_of(&path).map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
-    let is_other = |expected: &String| *expected != digest.to_string();
-    if args.expected.as_ref().is_some_and(is_other) {
-        bail!(
-            "{} was replaced meanwhile: no rule was written",
-            path.display()
-        );
+    Ok((path, digest.to_string()))
+}
+
+fn refuse_script(path: &Path) -> anyhow::Result<()> {
+    match never_runs(path) {
+        Some(why) => bail!("no process is ever {}: {why}", path.display()),
+        None => Ok(()),
     }
-    if !args.library
-        && let Some(why) = never_runs(&path)
-    {
-        bail!("no process is ever {}: {why}", path.display());
+}
+
+fn absolute(path: &Path) -> anyhow::Result<String> {
+    let path =
+        std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let text = path.to_str();
+    let text = text.with_context(|| format!("{} is no text", path.display()))?;
+    Ok(text.to_owned())
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// One value as it is, several as a list.
+fn written(values: &[String]) -> String {
+    let quoted: Vec<_> = values.iter().map(|value| quoted(value)).collect();
+    match &quoted[..] {
+        [one] => one.clone(),
+        _ => format!("[{}]", quoted.join(", ")),
     }
+}
+
+fn who(common: &Common, args: &Args) -> anyhow::Result<Said> {
+    let Who {
+        path,
+        package,
+        script,
+        user,
+        cgroup,
+        unit,
+        container,
+        object,
+        aggregate,
+        anonymous,
+        altered,
+        netns,
+    } = &args.who;
+    let (mut keys, mut about, mut name) = (Vec::new(), Vec::new(), String::new());
+    let mut objects = Vec::new();
+    if let Some(program) = &args.program {
+        let (path, digest) = executable(program)?;
+        let is_other = |expected: &String| *expected != digest;
+        if args.expected.as_ref().is_some_and(is_other) {
+            bail!(
+                "{} was replaced meanwhile: no rule was written",
+                path.display()
+            );
+        }
+        if !args.library {
+            refuse_script(&path)?;
+        }
+        let of = match PackageRecord::of(&path) {
+            PackageRecord::Agrees(package) => format!(", of package {package}"),
+            PackageRecord::Differs(package) => {
+                format!(", which is not as it is on record of package {package}")
+            }
+            PackageRecord::None => String::new(),
+        };
+        about.push(format!("{}{of}", path.display()));
+        name = file_name(&path);
+        match args.library {
+            true => objects.push(digest),
+            false => keys.push(("exe", vec![digest])),
+        }
+    }
+    for one in object {
+        if is_digest(one) {
+            objects.push(one.clone());
+            continue;
+        }
+        let (path, digest) = executable(Path::new(one))?;
+        about.push(path.display().to_string());
+        objects.push(digest);
+        if name.is_empty() {
+            name = file_name(&path);
+        }
+    }
+    let mut wholes = Vec::new();
+    for one in aggregate {
+        wholes.push(match one.strip_prefix("pid:").map(str::parse::<u32>) {
+            Some(Ok(pid)) => whole_of(common, pid)?,
+            _ if is_digest(one) => one.clone(),
+            _ => bail!(
+                "--aggregate {one:?}; allowed: a SHA-256 of 64 hexadecimal digits, or pid:NUMBER"
+            ),
+        });
+    }
+    let mut paths = Vec::new();
+    for one in path {
+        refuse_script(one)?;
+        paths.push(absolute(one)?);
+    }
+    let scripts = script.iter().map(|path| absolute(path));
+    let scripts = scripts.collect::<anyhow::Result<Vec<_>>>()?;
+    keys.extend([
+        ("object", objects),
+        ("aggregate", wholes),
+        ("path", paths),
+        ("package", package.clone()),
+        ("script", scripts),
+        ("user", user.clone()),
+        ("cgroup", cgroup.clone()),
+        ("unit", unit.clone()),
+        ("container", container.clone()),
+    ]);
+    keys.retain(|(_, values)| !values.is_empty());
+    for (key, values) in keys.iter().filter(|(_, values)| !values.is_empty()) {
+        let is_of_file = ["exe", "object", "aggregate"].contains(key);
+        if !is_of_file {
+            about.push(format!("{key} {}", values.join(" or ")));
+        }
+        if name.is_empty() {
+            name = match is_of_file {
+                true => (*key).to_owned(),
+                false => file_name(Path::new(&values[0])),
+            };
+        }
+    }
+    let keys = keys.into_iter();
+    let mut keys: Vec<_> = keys.map(|(key, values)| (key, written(&values))).collect();
+    for (is, key) in [(*anonymous, "anonymous"), (*altered, "altered")] {
+        if is {
+            keys.push((key, "true".to_owned()));
+            about.push(format!("{key} programs"));
+            if name.is_empty() {
+                name = key.to_owned();
+            }
+        }
+    }
+    if let Some(netns) = netns {
+        let netns = absolute(netns)?;
+        about.push(format!("network namespace {netns}"));
+        if name.is_empty() {
+            name = file_name(Path::new(&netns));
+        }
+        keys.push(("netns", quoted(&netns)));
+    }
+    if !args.not.is_empty() {
+        about.push(format!("not that {}", args.not.join(" nor ")));
+        keys.push(("not", written(&args.not)));
+    }
+    let about = about.join("; ");
+    Ok(Said { keys, about, name })
+}
+
+/// The aggregate of a process as it is now.
+fn whole_of(common: &Common, pid: u32) -> anyhow::Result<String> {
+    let why = common.client().get(&format!("/v1/app/why/{pid}"))?.ok()?;
+    let whole = why["aggregate"].as_str();
+    let whole = whole.with_context(|| {
+        format!("process {pid} has no aggregate: a file of it has no SHA-256 that counts")
+    })?;
+    Ok(whole.to_owned())
+}
+
+/// Adds the rule. `is_shown`: what changes is printed.
+pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::Result<()> {
+    let said = who(common, args)?;
     let file = DropIn::of(common, FILE)?;
     let mut names = names_in(file.text());
     for (_, text) in file.others()? {
@@ -121,15 +336,15 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
     }
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => free_name(says, &path, &names),
+        None => free_name(says, &said.name, &names),
     };
-    let rule = rule(says, args, &name, &path, &digest.to_string());
+    let rule = rule(says, args, &name, &said);
     let after = insert(file.text(), says, &rule);
     if is_shown {
         file.show_difference(&after)?;
     }
     if !args.dry_run {
-        let warnings = file.put(common, &after)?;
+        let warnings = file.put(common, Some(&after))?;
         if is_shown {
             warnings.into_iter().try_for_each(show::line)?;
             show::line(format!(
@@ -141,7 +356,7 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
     Ok(())
 }
 
-fn names_in(text: &str) -> BTreeSet<String> {
+pub fn names_in(text: &str) -> BTreeSet<String> {
     let table: toml::Table = text.parse().unwrap_or_default();
     let rules = table
         .get("app")
@@ -152,15 +367,19 @@ fn names_in(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 /// Of letters, digits, - and _, as names of rules are.
-fn free_name(says: Says, path: &Path, taken: &BTreeSet<String>) -> String {
+fn free_name(says: Says, about: &str, taken: &BTreeSet<String>) -> String {
     let verb = says.word();
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
     let fine = |c: char| match c {
         c if c.is_ascii_alphanumeric() || c == '-' => c,
         _ => '_',
     };
-    let base: String = file.chars().map(fine).take(32).collect();
+    let base: String = about.chars().map(fine).take(32).collect();
     let base = format!("{verb}-{base}");
     let mut names = std::iter::once(base.clone()).chain((2..).map(|n| format!("{base}-{n}")));
     names
@@ -172,17 +391,10 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-fn rule(says: Says, args: &Args, name: &str, path: &Path, digest: &str) -> String {
-    let of = match PackageRecord::of(path) {
-        PackageRecord::Agrees(package) => format!(", of package {package}"),
-        PackageRecord::Differs(package) => {
-            format!(", which is not as it is on record of package {package}")
-        }
-        PackageRecord::None => String::new(),
-    };
+fn rule(says: Says, args: &Args, name: &str, said: &Said) -> String {
     let mut text = format!(
-        "\n# {}{of}\n[app.rules.{}]\nverdict = \"{}\"\n{} = \"{digest}\"\n",
-        weir_daemon::escape(&path.display().to_string()),
+        "\n# {}\n[app.rules.{}]\nverdict = \"{}\"\n",
+        weir_daemon::escape(&said.about),
         // A name that is none is refused by the reader.
         match name
             .bytes()
@@ -196,12 +408,15 @@ fn rule(says: Says, args: &Args, name: &str, path: &Path, digest: &str) -> Strin
             Says::Allow => "allow",
             Says::Deny => "reject",
         },
-        if args.library { "object" } else { "exe" },
     );
+    for (key, value) in &said.keys {
+        text.push_str(&format!("{key} = {value}\n"));
+    }
     for (key, list) in [
         ("to", &args.to),
         ("from", &args.from),
         ("ports", &args.port),
+        ("protocols", &args.protocol),
     ] {
         if !list.is_empty() {
             let list: Vec<_> = list.iter().map(|entry| quoted(entry)).collect();
@@ -252,9 +467,9 @@ mod tests {
     #[test]
     fn names_are_made_of_the_program_and_not_given_twice() {
         let taken = names_in("[app.rules.allow-curl]\n[app.rules.allow-curl-2]\n");
-        let name = free_name(Says::Allow, Path::new("/usr/bin/curl"), &taken);
+        let name = free_name(Says::Allow, "curl", &taken);
         assert_eq!(name, "allow-curl-3");
-        let name = free_name(Says::Deny, Path::new("/opt/a \"b\"]"), &taken);
+        let name = free_name(Says::Deny, "a \"b\"]", &taken);
         assert_eq!(name, "deny-a__b__");
     }
 }

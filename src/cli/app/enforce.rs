@@ -100,7 +100,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
             );
         }
     }
-    let warnings = file.put(common, text)?;
+    let warnings = file.put(common, Some(text))?;
     warnings.into_iter().try_for_each(show::line)?;
     show::line(format!(
         "in force: {} rules, everything else is dropped",

@@ -29,7 +29,7 @@ const WORDS: &str = "[NUMBER] allow|deny [once|run|always]";
 
 /// Ask, on this terminal, whether programs may connect where no rule says so
 ///
-/// It takes prompt_timeout in \[app\]. Each question has a number. Answer with a line: the
+/// It takes prompt_timeout in [app]. Each question has a number. Answer with a line: the
 /// number (absent: the question, if only one is open), allow or deny (a, d), and for what:
 /// once (o), this peer and port, the usual; run (r), this port of any peer; always (w), the
 /// same by a rule in conf.d/50-app-rules.toml. The first two hold while the process runs
