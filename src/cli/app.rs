@@ -1,5 +1,6 @@
 //! `weir app`
 
+mod accept;
 mod drop_in;
 mod edit;
 mod enforce;
@@ -60,6 +61,7 @@ pub enum Verb {
     /// again.
     Deny(Box<edit::Args>),
     Remove(remove::Args),
+    Accept(accept::Args),
     Prompt(prompt::Args),
     /// List the rules that decide most, by decisions since they are in force
     Top {
@@ -95,6 +97,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Enforce(args) => enforce::run(common, args),
         Verb::Allow(args) => edit::run(common, edit::Says::Allow, args),
         Verb::Deny(args) => edit::run(common, edit::Says::Deny, args),
+        Verb::Accept(args) => accept::run(common, args),
         Verb::Remove(args) => remove::run(common, args),
         Verb::Prompt(args) => prompt::run(common, args),
         Verb::Why(args) => why::run(common, args),

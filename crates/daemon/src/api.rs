@@ -286,7 +286,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All routes of the API; `docs/api.md` has the same.
-const ROUTES: [Route; 38] = [
+const ROUTES: [Route; 39] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -315,6 +315,7 @@ const ROUTES: [Route; 38] = [
     ("GET", "/v1/app/programs", || get(apps::programs)),
     ("GET", "/v1/app/short-lived", || get(apps::short_lived)),
     ("GET", "/v1/app/why/{asked}", || get(apps::why)),
+    ("POST", "/v1/app/pins", || post(apps::accept)),
     ("GET", "/v1/app/questions", || get(apps::questions)),
     ("POST", "/v1/app/questions/{id}", || post(apps::answer)),
     ("POST", "/v1/app/learning", || post(apps::learn)),

@@ -21,6 +21,7 @@ mod namespaces;
 mod never_runs;
 mod objects;
 mod packages;
+mod pins;
 mod process;
 mod programs;
 mod prompt;
@@ -48,15 +49,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use weir_bpf::{
     fault,
     identity::{self as kernel, CgroupAt, Identity, IdentityEvent, IdentityEventKind, Loaded},
     lease,
 };
 use weir_core::{Prefix, geo::GeoTable};
-use weir_events::{Events, alerts::Alerts};
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 use weir_identity::{
-    Level, MAX_RULES, Rule,
+    Level, MAX_RULES, Rule, Upgrades,
     policy::{Policy, Resolve},
 };
 
@@ -84,6 +86,8 @@ pub use never_runs::never_runs;
 use objects::Objects;
 pub use packages::PackageStatus;
 use packages::Packages;
+pub use pins::{Pin, PinnedPath};
+use pins::{Pins, Plan};
 use programs::Programs;
 use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
@@ -120,6 +124,7 @@ const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
 const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
+const ABOUT_PINS: &str = "app:pins";
 const ABOUT_CONTAINERS: &str = "app:containers";
 const ABOUT_NAMES: &str = "app:names";
 const ABOUT_CUT: &str = "app:cut";
@@ -176,6 +181,7 @@ pub struct Apps {
     lists: Lists,
     learning: Learning,
     names: Arc<Names>,
+    pins: Pins,
     state: Mutex<Option<State>>,
 }
 
@@ -189,6 +195,32 @@ pub enum LearnError {
     )]
     NoRules,
     /// The kernel refuses it.
+    #[error(transparent)]
+    Kernel(#[from] weir_bpf::Error),
+}
+
+/// Why a file is not accepted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// There are no rules.
+    #[error("there is no [app] in the configuration")]
+    NoRules,
+    /// The file at a path is taken as it is whenever the configuration is read.
+    #[error(
+        "packages in [app] is \"tell\": weir reload takes each file in path as it is then; with packages = \"follow\" they are accepted one by one"
+    )]
+    Tells,
+    /// No rule has this path.
+    #[error("no rule of [app] has path = {0:?}")]
+    NotNamed(PathBuf),
+    /// It cannot be told what is in it.
+    #[error("{file}: {1}", file = .0.display())]
+    NoDigest(PathBuf, String),
+    /// The rules cannot be put into force.
+    #[error(transparent)]
+    App(#[from] AppError),
+    /// The kernel refuses something.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
 }
@@ -304,6 +336,7 @@ impl Apps {
             geography,
             lists,
             names: Arc::new(Names::over(store.clone())),
+            pins: Pins::over(store.clone()),
             learning: Learning::of(store),
             state: Mutex::default(),
         }
@@ -319,12 +352,16 @@ impl Apps {
     /// The kernel lacks something or refuses it: then what was in force stays.
     pub fn apply(&self, config: Option<&AppConfig>, observe: bool) -> Result<(), AppError> {
         // Before anything is locked: a name server may take its time.
+        let mut planned = None;
         if let Some(config) = config {
             self.names.follow(config.names(), &config.private_names);
             self.names.wait(FIRST_ANSWERS);
+            let mut config = config.clone();
+            let plan = self.pins.plan(&mut config);
+            planned = Some((config, plan));
         }
         let mut state = self.state();
-        let Some(config) = config else {
+        let Some((config, _)) = &planned else {
             self.names.follow(std::iter::empty(), &[]);
             if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
             {
@@ -336,6 +373,7 @@ impl Apps {
                 ABOUT_FILES,
                 ABOUT_ROOM,
                 ABOUT_REPLACED,
+                ABOUT_PINS,
                 ABOUT_CONTAINERS,
                 ABOUT_NAMES,
                 ABOUT_CUT,
@@ -388,7 +426,83 @@ impl Apps {
             state.note_named()?;
             self.cut_revoked(state);
         }
+        drop(state);
+        match &self.pins.take_untaken()[..] {
+            [] => self.alerts.clear(ABOUT_PINS),
+            all => self.alerts.raise(ABOUT_PINS, all.join("; ")),
+        }
+        if let Some((_, plan)) = planned {
+            self.keep(plan);
+        }
         Ok(())
+    }
+
+    /// The rules of this plan are in force.
+    fn keep(&self, plan: Plan) {
+        for followed in &plan.followed {
+            let event = Event::new(Kind::App, Timestamp::now(), followed.words());
+            self.events.tell(&event);
+        }
+        self.pins.keep(plan);
+    }
+
+    /// Has rules by path follow what package managers have put in the place of their files, and
+    /// forget files that nobody runs any more.
+    fn follow_upgrades(&self, state: &mut State) {
+        let replaced = state.files.replaced();
+        let agrees = |replaced: &&Replaced| matches!(replaced.record, PackageRecord::Agrees(_));
+        let others = replaced.filter(agrees).filter_map(|replaced| {
+            let is = replaced.is.filter(|_| self.pins.has(&replaced.path))?;
+            Some((replaced.path.clone(), is))
+        });
+        let others: BTreeMap<_, _> = others.collect();
+        let mut config = state.config.clone();
+        let plan = match others.is_empty() {
+            true => self.pins.plan_without_previous(&mut config),
+            false => Some(self.pins.plan_for(&mut config, &others)),
+        };
+        if let Some(plan) = plan
+            && let Err(error) = self.put_plan(state, config, plan)
+        {
+            self.alerts.raise(
+                ABOUT_RULES,
+                format!("{error}: the rules before stay in force"),
+            );
+        }
+    }
+
+    fn put_plan(&self, state: &mut State, config: AppConfig, plan: Plan) -> Result<(), AppError> {
+        if config != state.config {
+            let (policy, made_of) = self.compile(&config, state.prompts.rules())?;
+            state.put(policy, made_of)?;
+            state.config = config;
+        }
+        self.keep(plan);
+        Ok(())
+    }
+
+    /// Has the rules by this path be about the file that is there now, whoever has put it there.
+    ///
+    /// # Errors
+    /// No rule names it, it has no SHA-256, or the kernel refuses the rules: then those before
+    /// stay in force.
+    pub fn accept(&self, path: &Path) -> Result<PinnedPath, AcceptError> {
+        let digest = digest_of(path).map_err(|why| AcceptError::NoDigest(path.to_owned(), why))?;
+        let mut guard = self.state();
+        let state = guard.as_mut().ok_or(AcceptError::NoRules)?;
+        let mut config = state.config.clone();
+        let plan = match self.pins.plan_to_accept(&mut config, path, digest) {
+            Some(plan) if config.upgrades == Upgrades::Follow => plan,
+            _ if config.upgrades == Upgrades::Tell => return Err(AcceptError::Tells),
+            _ => return Err(AcceptError::NotNamed(path.to_owned())),
+        };
+        self.put_plan(state, config, plan)?;
+        state.note_named()?;
+        self.alert_replaced(&state.files);
+        drop(guard);
+        let mut all = self.pins.all().into_iter();
+        let accepted = all.find(|pinned| pinned.path == path);
+        accepted.ok_or_else(|| AcceptError::NotNamed(path.to_owned()))
     }
 
     /// `answers`: rules behind those of the configuration.
@@ -709,10 +823,16 @@ impl Apps {
         }
         self.learning.save_sometimes();
         self.alert_names();
-        if state
-            .files
-            .look(state.followed, &state.policy.rules, &mut state.objects)
-        {
+        let follows = state.config.upgrades == Upgrades::Follow;
+        if state.files.look(
+            state.followed,
+            follows,
+            &state.policy.rules,
+            &mut state.objects,
+        ) {
+            if follows {
+                self.follow_upgrades(state);
+            }
             self.alert_replaced(&state.files);
             state.note_fresh()?;
         }

@@ -19,7 +19,7 @@ use weir_core::{PortRange, Protocol, balance::acl::Who, geo::Selector, geofence:
 
 use crate::{
     CgroupPattern, Condition, Criterion, Digest, Label, Level, MAX_PEERS, MAX_RULES, NamePattern,
-    Peer, Peers, Pinned, Protocols, Rule, Unknown, Verdict, Where,
+    Peer, Peers, Pinned, Protocols, Rule, Unknown, Upgrades, Verdict, Where,
     names::is_host_name,
     rule::{MAX_PORTS, is_plain},
 };
@@ -28,6 +28,8 @@ use crate::{
 pub const MAX_ENTRIES: usize = 256;
 /// So many different names of hosts may the rules have.
 pub const MAX_NAMES: usize = 256;
+/// So many files may rules by `path` have that follow upgrades.
+pub const MAX_PINNED: usize = 4096;
 /// A question about a connection is open for at least, and at most, this time.
 const MIN_PROMPT: Duration = Duration::from_secs(1);
 const MAX_PROMPT: Duration = Duration::from_secs(3600);
@@ -79,6 +81,11 @@ pub const MANUAL: &[Table] = &[
                 "private_names",
                 NONE,
                 "Names of hosts whose addresses may be private, of loopback or of this host: \"nas.home.arpa\", or \"*.home.arpa\" for all below it. Of other names in rules such an answer is refused (DNS rebinding).",
+            ),
+            key(
+                "packages",
+                Is("\"tell\""),
+                "What becomes of a rule by path when the file there is another one: \"tell\" raises an alert, and the next reading of the configuration takes the file as it is then, whoever has put it there; \"follow\" takes it if dpkg (MD5) or rpm (SHA-256) has this very file on record, at once, and else stays with the one before, also over reloads and restarts, until weir-app-accept(1).",
             ),
             key(
                 "rules",
@@ -282,6 +289,9 @@ pub fn read(
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
     let sockets = container_sockets(&mut section);
+    let upgrades = section
+        .choice("packages", &Upgrades::ALL)
+        .map_or(Upgrades::Tell, |at| at.value);
     let mut rules: Vec<Rule> = Vec::new();
     let mut rule_lines = Vec::new();
     let mut places = 0;
@@ -358,6 +368,18 @@ pub fn read(
             format!("[app] has {number} names of hosts; allowed: at most {MAX_NAMES}"),
         );
     }
+    let paths: BTreeSet<_> = rules
+        .iter()
+        .flat_map(Rule::pinned)
+        .map(|p| &p.path)
+        .collect();
+    if upgrades == Upgrades::Follow && paths.len() > MAX_PINNED {
+        let number = paths.len();
+        section.error(
+            line,
+            format!("[app] with packages = \"follow\" has {number} files in path; allowed: at most {MAX_PINNED}"),
+        );
+    }
     if rules.is_empty()
         && default == Verdict::Allow
         && unknown != Unknown::Learn
@@ -377,6 +399,7 @@ pub fn read(
         cgroup,
         private_names,
         container_sockets: sockets.map_or_else(usual_sockets, |at| at.value),
+        upgrades,
         rules,
         rule_lines,
     })

@@ -116,6 +116,27 @@ impl Level {
     }
 }
 
+/// What becomes of a rule by `path` when its file is another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Upgrades {
+    /// An alert tells; the next reading of the configuration takes the file as it is then.
+    Tell,
+    /// The rule is about the new file if the package manager has it on record, and else about
+    /// the one before.
+    Follow,
+}
+
+impl Upgrades {
+    /// By the words of the configuration.
+    pub const ALL: [(&str, Self); 2] = [("tell", Self::Tell), ("follow", Self::Follow)];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
 /// Kinds of sockets, as bits: as `IDENT_TCP` and so on in bpf/abi/identity.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Protocols(pub u8);
@@ -545,6 +566,8 @@ pub struct AppConfig {
     pub private_names: Vec<NamePattern>,
     /// Sockets of the container runtimes that are asked for labels.
     pub container_sockets: Vec<PathBuf>,
+    /// What becomes of rules by `path` when their files are upgraded.
+    pub upgrades: Upgrades,
     /// In the order in which they are asked.
     pub rules: Vec<Rule>,
     /// The line of each rule's `peer`, or else of its head, counted through all files of the
@@ -565,6 +588,14 @@ impl AppConfig {
             Peer::Known(Who::List(name)) => Some(name.as_str()),
             _ => None,
         })
+    }
+
+    /// The executables that rules name by their paths, each once.
+    pub fn pinned(&self) -> BTreeMap<&Path, Digest> {
+        let pinned = self.rules.iter().flat_map(Rule::pinned);
+        pinned
+            .map(|pinned| (&*pinned.path, pinned.digest))
+            .collect()
     }
 
     /// The names of DNS whose addresses rules ask.

@@ -1,6 +1,6 @@
 //! `/v1/app`: rules about programs, programs, and what they were seen doing.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -14,7 +14,10 @@ use weir_core::policy::{format_duration, parse_duration};
 
 use super::{Api, Asked, Named, asked, error, json, named};
 use crate::{
-    identity::{AnswerError, AnswerScope, AppError, Apps, LearnError, Narrow, NoSocketName, Shape},
+    identity::{
+        AcceptError, AnswerError, AnswerScope, AppError, Apps, LearnError, Narrow, NoSocketName,
+        Shape,
+    },
     service::Refusal,
     store::SaveError,
 };
@@ -55,6 +58,32 @@ pub(super) async fn why(State(api): State<Api>, asked: Named) -> Response {
             error(StatusCode::BAD_REQUEST, no_name.to_string()).into_response()
         }
     }
+}
+
+/// `POST /v1/app/pins`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AcceptRequest {
+    path: PathBuf,
+}
+
+pub(super) async fn accept(State(api): State<Api>, body: Body) -> Response {
+    let request: AcceptRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let apps = api.handles.apps.clone();
+    api.command(move || {
+        let accepted = apps.accept(&request.path).map_err(|error| match error {
+            AcceptError::NoRules | AcceptError::NotNamed(_) => Refusal::NotFound(error.to_string()),
+            AcceptError::Kernel(error) | AcceptError::App(AppError::Kernel(error)) => {
+                Refusal::Backend(error.into())
+            }
+            error => Refusal::Malformed(error.to_string()),
+        })?;
+        Ok(serde_json::json!({ "accepted": accepted }))
+    })
+    .await
 }
 
 pub(super) async fn questions(State(api): State<Api>) -> Response {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use weir_identity::{
     Criterion, Digest, Program, Rule,
     hash::FileKey,
-    packages::{self, Recorded, Records},
+    packages::{self, Recorded, Records, Written},
 };
 
 use super::{
@@ -22,8 +22,11 @@ use super::{
     objects::{NoDigest, Objects},
 };
 
-/// How often it is looked whether the files are the same.
+/// How often it is looked whether the files are the same, and where rules follow upgrades.
 const LOOK: Duration = Duration::from_secs(10);
+const LOOK_TO_FOLLOW: Duration = Duration::from_secs(2);
+/// So many files are looked up in the records at once, which are read once for all of them.
+const MAX_ASKED: usize = 32;
 /// So many files are watched; those that come then are not.
 const MAX_WATCHED: usize = 4096;
 /// So long a file is compared with the record of it: one that takes longer differs.
@@ -116,6 +119,8 @@ pub(super) struct NamedFiles {
     looked: Instant,
     /// Paths at which another file was found than the one that was looked at last.
     fresh: Vec<PathBuf>,
+    /// When the records were written, as far as they were asked.
+    written: Option<Written>,
 }
 
 /// The digests of executables that rules name.
@@ -149,6 +154,7 @@ impl NamedFiles {
             by_path: BTreeMap::new(),
             looked: now,
             fresh: Vec::new(),
+            written: None,
         }
     }
 
@@ -196,9 +202,19 @@ impl NamedFiles {
         }
     }
 
-    /// Looks at the files now and then; true: it did.
-    pub fn look(&mut self, now: Instant, rules: &[Rule], objects: &mut Objects) -> bool {
-        if now.duration_since(self.looked) < LOOK {
+    /// Looks at the files now and then; true: it did. `follows`: somebody waits for that.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        follows: bool,
+        rules: &[Rule],
+        objects: &mut Objects,
+    ) -> bool {
+        let every = match follows {
+            true => LOOK_TO_FOLLOW,
+            false => LOOK,
+        };
+        if now.duration_since(self.looked) < every {
             return false;
         }
         self.looked = now;
@@ -208,16 +224,25 @@ impl NamedFiles {
 
     fn look_now(&mut self, rules: &[Rule], objects: &mut Objects) {
         let named = named(rules);
-        // Reading the records takes a while: one each time.
-        let mut has_asked = false;
+        // Of files that were not on record it is asked again when the records are others: a
+        // package manager puts files in their places first.
+        let written = Some(Records::default().written());
+        let is_news = self.written.is_some() && self.written != written;
+        self.written = written;
+        let mut asked: Vec<(PathBuf, FileKey, Option<Digest>)> = Vec::new();
         for (path, watched) in &mut self.by_path {
+            let is_off_record =
+                |replaced: &Replaced| !matches!(replaced.record, PackageRecord::Agrees(_));
+            if is_news && watched.replaced.as_ref().is_some_and(is_off_record) {
+                watched.file = None;
+            }
             let Ok(about) = fs::metadata(path) else {
                 // Nobody can start it.
                 (watched.file, watched.replaced) = (None, None);
                 continue;
             };
             let file = FileKey::of(&about);
-            if watched.file == Some(file) || has_asked {
+            if watched.file == Some(file) || asked.len() == MAX_ASKED {
                 continue;
             }
             let is = match objects.digest(path) {
@@ -231,16 +256,35 @@ impl NamedFiles {
                 Err(NoDigest::Written | NoDigest::Later) => continue,
                 Err(_) => None,
             };
-            has_asked = true;
-            watched.file = Some(file);
-            self.fresh.push(path.clone());
-            watched.replaced = Some(Replaced {
-                path: path.clone(),
-                rule: watched.rule.clone(),
-                was: watched.digest,
-                is,
-                record: PackageRecord::of(path),
-            });
+            asked.push((path.clone(), file, is));
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let files = asked.iter();
+        let files: Vec<_> = files
+            .filter_map(|(path, _, is)| Some((path.clone(), (*is)?)))
+            .collect();
+        let mut records = PackageRecord::of_all(&files);
+        for (path, file, is) in asked {
+            let record = match is {
+                Some(_) => records.remove(&path),
+                None => Some(PackageRecord::None),
+            };
+            // Else it was exchanged meanwhile, and is looked at again.
+            if let Some(record) = record
+                && let Some(watched) = self.by_path.get_mut(&path)
+            {
+                watched.file = Some(file);
+                watched.replaced = Some(Replaced {
+                    path: path.clone(),
+                    rule: watched.rule.clone(),
+                    was: watched.digest,
+                    is,
+                    record,
+                });
+                self.fresh.push(path);
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use weir_bpf::identity::{DecidedBy, Hits, Identity, IdentityCounts, Level};
 use weir_identity::{Digest, Object, Rule};
 
 use super::{
-    Apps, ContainerStatus, KeptName, LearningStatus, PackageStatus, PromptStatus, Replaced,
-    cut::Cuts, prompt::ANSWER,
+    Apps, ContainerStatus, KeptName, LearningStatus, PackageStatus, PinnedPath, PromptStatus,
+    Replaced, cut::Cuts, prompt::ANSWER,
 };
 
 /// `[app]` as it is in force.
@@ -51,6 +51,8 @@ pub struct AppStatus {
     pub learning: LearningStatus,
     /// Files that are others than rules name.
     pub replaced: Vec<Replaced>,
+    /// The executables that rules by path are about, where they follow upgrades.
+    pub pins: Vec<PinnedPath>,
     /// Names in rules whose addresses are those of before the start: nobody has answered.
     pub kept_names: Vec<KeptName>,
     /// What is remembered of the packages of programs; `None`: no rule asks for packages.
@@ -198,6 +200,7 @@ impl Apps {
             evicted: state.programs.evicted(),
             learning: self.learning.status(),
             replaced: state.files.replaced().cloned().collect(),
+            pins: self.pins.all(),
             kept_names: self.names.kept(),
             packages: state.reads_packages.then(|| state.packages.status()),
             containers: state.reads_containers.then(|| state.containers.status()),

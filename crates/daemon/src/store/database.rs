@@ -22,7 +22,7 @@ use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 use super::{
     AllowEntry, Change, Detail, action_notices,
     clock::Now,
-    learned, progress, resolved,
+    learned, pins, progress, resolved,
     restore::{Boot, Row, StoredState},
     row::{DatabaseError, blob, prefix_from, subject_from, timestamp},
 };
@@ -121,6 +121,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     connection.execute_batch(learned::SCHEMA)?;
     connection.execute_batch(action_notices::SCHEMA)?;
     connection.execute_batch(resolved::SCHEMA)?;
+    connection.execute_batch(pins::SCHEMA)?;
     if version < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
     }
@@ -517,6 +518,7 @@ fn write_one(
             transaction.execute("DELETE FROM positions WHERE source = ?1", [source])?;
         }
         Change::Learned(row) => learned::write(transaction, row)?,
+        Change::Pin(row) => pins::write(transaction, row)?,
         Change::Resolved(row) => resolved::write(transaction, row)?,
         Change::ForgetResolved => resolved::forget(transaction)?,
         Change::ActionNotice(change) => action_notices::write(transaction, change)?,

@@ -11,6 +11,7 @@ mod database;
 mod history;
 mod identity;
 mod learned;
+mod pins;
 mod progress;
 mod resolved;
 pub mod restore;
@@ -42,6 +43,7 @@ pub use action_notices::{
 pub use database::allow_set;
 pub use history::KeepHistory;
 pub use learned::LearnedRow;
+pub use pins::PinRow;
 pub use progress::Progress;
 pub use resolved::ResolvedRow;
 pub use row::{DatabaseError, TextRow};
@@ -125,6 +127,8 @@ pub enum Change {
     Learned(LearnedRow),
     /// A name in rules has these addresses.
     Resolved(ResolvedRow),
+    /// An executable that rules name by its path is pinned so.
+    Pin(PinRow),
     /// What is known of the addresses of names is not to be used.
     ForgetResolved,
     /// An action elsewhere was told of a ban, or of an end.
@@ -427,6 +431,12 @@ impl Store {
     /// What programs were seen doing: keys and records.
     pub fn learned(&self) -> Vec<TextRow> {
         self.read(learned::all)
+    }
+
+    /// The executables that rules by path are about: of so many paths at most; `None` is a
+    /// record of more than `longest` bytes, or of another kind.
+    pub fn pins(&self, paths: usize, longest: usize) -> Vec<TextRow> {
+        self.read(|connection| pins::all(connection, paths, longest))
     }
 
     /// The addresses that names in rules had last: of so many names at most; `None` is a

@@ -623,6 +623,7 @@ proptest! {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            upgrades: crate::Upgrades::Tell,
             rules: rules.clone(),
             rule_lines: Vec::new(),
         };
@@ -652,6 +653,7 @@ proptest! {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            upgrades: crate::Upgrades::Tell,
             rules,
             rule_lines: Vec::new(),
         };
@@ -685,6 +687,7 @@ proptest! {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            upgrades: crate::Upgrades::Tell,
             rules,
             rule_lines: Vec::new(),
         };
@@ -715,6 +718,7 @@ proptest! {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            upgrades: crate::Upgrades::Tell,
             rules,
             rule_lines: Vec::new(),
         };

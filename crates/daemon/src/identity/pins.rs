@@ -1,0 +1,647 @@
+//! The executables that rules by `path` are about, while `packages` in `[app]` is "follow": the
+//! SHA-256 that a file had when a rule named its path first, and from then on those of files that
+//! the package manager has on record. Another file is none that the rule is about, also after a
+//! reload or a restart, so that nobody slips a program in by waiting for one.
+//!
+//! Who runs the file of before an upgrade goes on to be the program that the rule names, until
+//! nobody runs it any more: an upgrade of a server does not end its connections.
+//!
+//! What is kept is on disk, a row a path.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use weir_identity::{
+    AppConfig, Criterion, Digest, Pinned, Upgrades,
+    config::MAX_PINNED,
+    hash::{self, FileKey, Limits},
+    packages::{self, PackedDigest, Records},
+};
+
+use crate::store::{Change, PinRow, Store};
+
+/// Files of before upgrades that are kept of one path: of more the oldest goes.
+const MAX_PREVIOUS: usize = 4;
+/// Bytes of one record.
+const MAX_RECORD: usize = 4096;
+/// How often it is looked whether anybody runs a file of before an upgrade.
+const LOOK: Duration = Duration::from_secs(10);
+/// So long a file is compared with the record of it.
+const COMPARED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The file that one path stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// The SHA-256 of the file that rules are about.
+    pub digest: Digest,
+    /// When rules began to be about that file.
+    pub since: Timestamp,
+    /// The package that has it on record; `None`: it was there when a rule named it first, or was
+    /// accepted by hand.
+    pub package: Option<String>,
+    /// Files of before upgrades that somebody may still run, the last one first.
+    pub previous: Vec<Digest>,
+}
+
+/// A path with what is kept of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PinnedPath {
+    /// The path that rules name.
+    pub path: PathBuf,
+    /// The file that the path stands for.
+    #[serde(flatten)]
+    pub pin: Pin,
+}
+
+/// A rule follows the upgrade of a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Followed {
+    pub(super) path: PathBuf,
+    pub(super) was: Digest,
+    pub(super) is: Digest,
+    pub(super) package: String,
+    /// By which digest the package manager has it on record.
+    pub(super) by: &'static str,
+}
+
+impl Followed {
+    /// The upgrade in words, for people.
+    pub(super) fn words(&self) -> String {
+        format!(
+            "rules by path {} follow an upgrade of package {}: its SHA-256 is {}, as {} has it on record, and was {}",
+            self.path.display(),
+            self.package,
+            self.is,
+            self.by,
+            self.was
+        )
+    }
+}
+
+/// What will be kept once the rules are in force.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    by_path: BTreeMap<PathBuf, Pin>,
+    pub(super) followed: Vec<Followed>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_path: BTreeMap<PathBuf, Pin>,
+    /// What on disk was not taken, and why.
+    untaken: Vec<String>,
+    looked: Option<Instant>,
+}
+
+/// The files that all paths in rules stand for.
+pub(super) struct Pins {
+    store: Arc<Store>,
+    table: Mutex<Table>,
+}
+
+/// A file that a package has on record.
+struct Vouched {
+    digest: Digest,
+    package: String,
+    by: &'static str,
+}
+
+/// These files, as far as a package has the very file that is there on record. One pass over all
+/// records.
+fn vouched<'a>(paths: impl Iterator<Item = &'a Path>) -> BTreeMap<PathBuf, Vouched> {
+    let paths: Vec<_> = paths.collect();
+    if paths.is_empty() {
+        return BTreeMap::new();
+    }
+    let (recorded, error) = Records::default().of(&paths);
+    if let Some(error) = error {
+        tracing::warn!("[app.rules]: records of packages cannot be read: {error}");
+    }
+    let one = |(path, recorded): (PathBuf, packages::Recorded)| {
+        // Both digests are of one open file, which nobody has changed between them.
+        let file: File = hash::open(&path).ok()?;
+        let before = FileKey::of(&file.metadata().ok()?);
+        let digest = hash::file(&file, Limits::default()).ok()?.trusted()?;
+        let agrees = packages::is_as_recorded(&file, &recorded, COMPARED_WITHIN).ok()?;
+        let is_same = FileKey::of(&file.metadata().ok()?) == before;
+        let by = match recorded.digest {
+            PackedDigest::Md5(_) => "MD5",
+            PackedDigest::Sha256(_) => "SHA-256",
+        };
+        let package = recorded.package;
+        (agrees && is_same).then_some((
+            path,
+            Vouched {
+                digest,
+                package,
+                by,
+            },
+        ))
+    };
+    recorded.into_iter().filter_map(one).collect()
+}
+
+/// Has the rules be about what is kept. One that denies, or allows all but these files, is
+/// also about what is there now, whoever has put it there.
+fn rewrite(config: &mut AppConfig, by_path: &BTreeMap<PathBuf, Pin>) {
+    for rule in &mut config.rules {
+        let denies = rule.verdict.holds_for_any();
+        for condition in &mut rule.who {
+            let refuses = denies != condition.is_negated;
+            let Criterion::Path(pinned) = &mut condition.criterion else {
+                continue;
+            };
+            let before = std::mem::take(pinned);
+            let paths: BTreeSet<&PathBuf> = before.iter().map(|pinned| &pinned.path).collect();
+            for path in paths {
+                let there = before.iter().filter(|one| one.path == *path);
+                let there = there.map(|one| one.digest);
+                let mut digests: Vec<Digest> = there.collect();
+                if let Some(pin) = by_path.get(path) {
+                    // The one that is at the path comes last.
+                    let kept: Vec<_> = pin.previous.iter().rev().chain([&pin.digest]).collect();
+                    digests.retain(|digest| refuses && !kept.contains(&digest));
+                    digests.extend(kept);
+                }
+                pinned.extend(digests.into_iter().map(|digest| Pinned {
+                    path: path.clone(),
+                    digest,
+                }));
+            }
+        }
+    }
+}
+
+impl Pin {
+    fn new(digest: Digest, package: Option<String>) -> Self {
+        Self {
+            digest,
+            since: Timestamp::now(),
+            package,
+            previous: Vec::new(),
+        }
+    }
+
+    /// The file there is another one from here on.
+    fn becomes(&self, digest: Digest, package: Option<String>) -> Self {
+        let mut next = Self::new(digest, package);
+        let previous = std::iter::once(self.digest).chain(self.previous.iter().copied());
+        next.previous = previous
+            .filter(|before| *before != digest)
+            .take(MAX_PREVIOUS)
+            .collect();
+        next
+    }
+}
+
+fn parse(path: &[u8], record: Option<&str>) -> Result<(PathBuf, Pin), String> {
+    let path = std::str::from_utf8(path).map(PathBuf::from);
+    let path = path.ok().filter(|path| path.is_absolute());
+    let path = path.ok_or("it is no absolute path")?;
+    let record = record.ok_or_else(|| format!("it is no text of at most {MAX_RECORD} bytes"))?;
+    let pin: Pin = serde_json::from_str(record)
+        .map_err(|error| format!("it is not as weir writes it ({error})"))?;
+    match pin.previous.len() > MAX_PREVIOUS {
+        true => Err(format!("it has more than {MAX_PREVIOUS} files of before")),
+        false => Ok((path, pin)),
+    }
+}
+
+impl Pins {
+    /// What the disk has.
+    pub(super) fn over(store: Arc<Store>) -> Self {
+        let mut table = Table::default();
+        let mut wrong = Vec::new();
+        let rows = store.pins(MAX_PINNED + 1, MAX_RECORD);
+        for (number, (path, record)) in rows.into_iter().enumerate() {
+            let parsed = match number == MAX_PINNED {
+                true => Err(format!(
+                    "there are more than {MAX_PINNED}, which weir never writes"
+                )),
+                false => parse(&path, record.as_deref()),
+            };
+            match parsed {
+                Ok((path, pin)) => {
+                    table.by_path.insert(path, pin);
+                }
+                Err(why) => {
+                    table.untaken.push(format!(
+                        "what weir.db has of the executable {} is not used, and the file is taken as it is now: {why}",
+                        String::from_utf8_lossy(&path).escape_debug()
+                    ));
+                    wrong.push(Change::Pin(PinRow { path, record: None }));
+                }
+            }
+        }
+        for why in &table.untaken {
+            tracing::warn!("[app.rules]: {why}");
+        }
+        store.remember(wrong);
+        Self {
+            store,
+            table: Mutex::new(table),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What of the disk was not to be used, told once.
+    pub(super) fn take_untaken(&self) -> Vec<String> {
+        std::mem::take(&mut self.table().untaken)
+    }
+
+    /// Has the rules of a configuration be about what is kept, or about what a package has put in
+    /// its place since. Nothing is kept before [`Self::keep`].
+    pub(super) fn plan(&self, config: &mut AppConfig) -> Plan {
+        let mut plan = Plan::default();
+        if config.upgrades == Upgrades::Tell {
+            return plan;
+        }
+        let known = self.table().by_path.clone();
+        let mut others = BTreeMap::new();
+        for (path, digest) in config.pinned() {
+            match known.get(path) {
+                None => {
+                    plan.by_path.insert(path.to_owned(), Pin::new(digest, None));
+                }
+                Some(pin) => {
+                    if pin.digest != digest {
+                        others.insert(path.to_owned(), digest);
+                    }
+                    plan.by_path.insert(path.to_owned(), pin.clone());
+                }
+            }
+        }
+        follow(&mut plan, &others);
+        rewrite(config, &plan.by_path);
+        plan
+    }
+
+    /// The same while the rules are in force: these files are others by now.
+    pub(super) fn plan_for(
+        &self,
+        config: &mut AppConfig,
+        others: &BTreeMap<PathBuf, Digest>,
+    ) -> Plan {
+        let mut plan = Plan {
+            by_path: self.table().by_path.clone(),
+            followed: Vec::new(),
+        };
+        follow(&mut plan, others);
+        rewrite(config, &plan.by_path);
+        plan
+    }
+
+    /// The same for one file that somebody accepts as it is; `None`: no rule names it.
+    pub(super) fn plan_to_accept(
+        &self,
+        config: &mut AppConfig,
+        path: &Path,
+        digest: Digest,
+    ) -> Option<Plan> {
+        let mut by_path = self.table().by_path.clone();
+        let pin = by_path.get_mut(path)?;
+        if pin.digest != digest {
+            *pin = pin.becomes(digest, None);
+        }
+        rewrite(config, &by_path);
+        Some(Plan {
+            by_path,
+            followed: Vec::new(),
+        })
+    }
+
+    /// Files of before upgrades that nobody runs any more are none that rules are about; `None`:
+    /// there are none, or it was looked a short while ago.
+    pub(super) fn plan_without_previous(&self, config: &mut AppConfig) -> Option<Plan> {
+        let mut table = self.table();
+        let has_previous = table.by_path.values().any(|pin| !pin.previous.is_empty());
+        if !has_previous || table.looked.is_some_and(|at| at.elapsed() < LOOK) {
+            return None;
+        }
+        table.looked = Some(Instant::now());
+        let mut by_path = table.by_path.clone();
+        drop(table);
+        let gone = deleted_executables();
+        let mut is_other = false;
+        for (path, pin) in &mut by_path {
+            if !pin.previous.is_empty() && !gone.contains(path) {
+                pin.previous.clear();
+                is_other = true;
+            }
+        }
+        if !is_other {
+            return None;
+        }
+        rewrite(config, &by_path);
+        Some(Plan {
+            by_path,
+            followed: Vec::new(),
+        })
+    }
+
+    /// The rules of a plan are in force: this is what is kept from here on.
+    pub(super) fn keep(&self, plan: Plan) {
+        let mut table = self.table();
+        let mut rows = Vec::new();
+        let mut row = |path: &Path, pin: Option<&Pin>| {
+            let record = pin.map(|pin| serde_json::to_string(pin).expect("a pin is plain data"));
+            rows.push(Change::Pin(PinRow {
+                path: path.as_os_str().as_encoded_bytes().to_vec(),
+                record,
+            }));
+        };
+        for path in table.by_path.keys() {
+            if !plan.by_path.contains_key(path) {
+                row(path, None);
+            }
+        }
+        for (path, pin) in &plan.by_path {
+            if table.by_path.get(path) != Some(pin) {
+                row(path, Some(pin));
+            }
+        }
+        table.by_path = plan.by_path;
+        drop(table);
+        self.store.remember(rows);
+    }
+
+    /// The file that each path stands for.
+    pub(super) fn all(&self) -> Vec<PinnedPath> {
+        let table = self.table();
+        let all = table.by_path.iter().map(|(path, pin)| PinnedPath {
+            path: path.clone(),
+            pin: pin.clone(),
+        });
+        all.collect()
+    }
+
+    /// Is this path kept?
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.table().by_path.contains_key(path)
+    }
+}
+
+/// Follows those of these files that a package has on record as they are.
+fn follow(plan: &mut Plan, others: &BTreeMap<PathBuf, Digest>) {
+    for (path, found) in vouched(others.keys().map(PathBuf::as_path)) {
+        let Some(pin) = plan.by_path.get_mut(&path) else {
+            continue;
+        };
+        // It may have been exchanged since it was seen: then it is looked at again.
+        if others.get(&path) != Some(&found.digest) || pin.digest == found.digest {
+            continue;
+        }
+        plan.followed.push(Followed {
+            path,
+            was: pin.digest,
+            is: found.digest,
+            package: found.package.clone(),
+            by: found.by,
+        });
+        *pin = pin.becomes(found.digest, Some(found.package));
+    }
+}
+
+/// The paths of executables that somebody runs, and that are there no more.
+fn deleted_executables() -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
+    let deleted = links.filter_map(|link| {
+        let path = link.to_str()?.strip_suffix(" (deleted)")?;
+        Some(PathBuf::from(path))
+    });
+    deleted.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_identity::Condition;
+
+    use super::*;
+    use crate::store::KeepHistory;
+
+    fn digest(number: u8) -> Digest {
+        Digest([number; 32])
+    }
+
+    fn config(upgrades: Upgrades, pinned: &[(&str, u8)]) -> AppConfig {
+        let pinned = pinned.iter().map(|(path, number)| Pinned {
+            path: (*path).into(),
+            digest: digest(*number),
+        });
+        AppConfig {
+            default: weir_identity::Verdict::Drop,
+            unknown: weir_identity::Unknown::Drop,
+            prompt_timeout: None,
+            level: weir_identity::Level::Auto,
+            cgroup: None,
+            private_names: Vec::new(),
+            container_sockets: Vec::new(),
+            upgrades,
+            rules: vec![weir_identity::Rule {
+                name: "tool".into(),
+                verdict: weir_identity::Verdict::Allow,
+                who: vec![Condition {
+                    is_negated: false,
+                    criterion: Criterion::Path(pinned.collect()),
+                }],
+                place: weir_identity::Where {
+                    direction: weir_core::geofence::Direction::Both,
+                    protocols: weir_identity::Protocols::default(),
+                    ports: Vec::new(),
+                    to: None,
+                    from: None,
+                    netns: None,
+                },
+                peer: Vec::new(),
+            }],
+            rule_lines: Vec::new(),
+        }
+    }
+
+    fn store(dir: &Path) -> Arc<Store> {
+        let (store, _) = Store::open(dir, KeepHistory::default(), Arc::default());
+        Arc::new(store)
+    }
+
+    fn digests(config: &AppConfig) -> Vec<Digest> {
+        let pinned = config.rules[0].pinned();
+        pinned.map(|pinned| pinned.digest).collect()
+    }
+
+    #[test]
+    fn a_file_that_no_package_has_stays_what_it_was_until_it_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let pins = Pins::over(store.clone());
+        let path = "/opt/no package has this";
+        let mut first = config(Upgrades::Follow, &[(path, 1)]);
+        let plan = pins.plan(&mut first);
+        assert_eq!(digests(&first), [digest(1)]);
+        // Not kept yet: a configuration that is refused leaves nothing.
+        assert!(pins.all().is_empty());
+        pins.keep(plan);
+        let mut second = config(Upgrades::Follow, &[(path, 2)]);
+        let plan = pins.plan(&mut second);
+        assert!(plan.followed.is_empty());
+        assert_eq!(digests(&second), [digest(1)]);
+        pins.keep(plan);
+        let accepted = pins
+            .plan_to_accept(&mut second, Path::new(path), digest(2))
+            .unwrap();
+        pins.keep(accepted);
+        assert_eq!(digests(&second), [digest(1), digest(2)]);
+        assert!(
+            pins.plan_to_accept(&mut second, Path::new("/opt/other"), digest(2))
+                .is_none()
+        );
+        // Nobody runs the one of before.
+        let plan = pins.plan_without_previous(&mut second).unwrap();
+        assert_eq!(digests(&second), [digest(2)]);
+        pins.keep(plan);
+        assert!(pins.plan_without_previous(&mut second).is_none());
+        // The next daemon knows.
+        store.remember_now(Vec::new()).unwrap();
+        let next = Pins::over(store.clone());
+        assert_eq!(next.all(), pins.all());
+        assert!(next.take_untaken().is_empty());
+        // Without the setting, and without a rule, nothing is kept.
+        let mut none = config(Upgrades::Tell, &[(path, 3)]);
+        let plan = next.plan(&mut none);
+        assert_eq!(digests(&none), [digest(3)]);
+        next.keep(plan);
+        assert!(next.all().is_empty());
+        store.remember_now(Vec::new()).unwrap();
+        assert!(Pins::over(store).all().is_empty());
+    }
+
+    #[test]
+    fn a_rule_that_denies_is_also_about_what_is_there_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = Pins::over(store(dir.path()));
+        let path = "/opt/no package has this";
+        let plan = pins.plan(&mut config(Upgrades::Follow, &[(path, 1)]));
+        pins.keep(plan);
+        for (verdict, is_negated, about) in [
+            (weir_identity::Verdict::Allow, false, vec![digest(1)]),
+            (
+                weir_identity::Verdict::Drop,
+                false,
+                vec![digest(2), digest(1)],
+            ),
+            (
+                weir_identity::Verdict::Allow,
+                true,
+                vec![digest(2), digest(1)],
+            ),
+            (weir_identity::Verdict::Reject, true, vec![digest(1)]),
+        ] {
+            let mut other = config(Upgrades::Follow, &[(path, 2)]);
+            other.rules[0].verdict = verdict;
+            other.rules[0].who[0].is_negated = is_negated;
+            pins.plan(&mut other);
+            assert_eq!(digests(&other), about, "{verdict:?} {is_negated}");
+        }
+    }
+
+    #[test]
+    fn of_files_of_before_the_oldest_goes() {
+        let mut pin = Pin::new(digest(0), None);
+        for number in 1..=10 {
+            pin = pin.becomes(digest(number), Some("tool".to_owned()));
+        }
+        assert_eq!(pin.previous, [9, 8, 7, 6].map(digest));
+        // Back to one of them.
+        let back = pin.becomes(digest(8), None);
+        assert_eq!(back.previous, [10, 9, 7, 6].map(digest));
+    }
+
+    #[test]
+    fn what_somebody_else_has_written_is_not_used_and_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let good = serde_json::to_string(&Pin::new(digest(1), None)).unwrap();
+        let many = Pin {
+            previous: vec![digest(1); MAX_PREVIOUS + 1],
+            ..Pin::new(digest(1), None)
+        };
+        let rows = [
+            ("/a", "[]".to_owned()),
+            ("relative", good.clone()),
+            ("/b", serde_json::to_string(&many).unwrap()),
+            ("/c", format!("{good}{}", " ".repeat(MAX_RECORD))),
+            ("/good", good),
+        ];
+        let rows = rows.map(|(path, record)| {
+            Change::Pin(PinRow {
+                path: path.into(),
+                record: Some(record),
+            })
+        });
+        store.remember_now(rows.to_vec()).unwrap();
+        let pins = Pins::over(store.clone());
+        assert_eq!(pins.all().len(), 1);
+        assert_eq!(pins.take_untaken().len(), 4);
+        store.remember_now(Vec::new()).unwrap();
+        let again = Pins::over(store);
+        assert!(again.take_untaken().is_empty());
+        assert_eq!(again.all().len(), 1);
+    }
+
+    /// At the cap: more rows than weir writes are not read.
+    #[test]
+    fn more_paths_than_rules_can_have_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let good = serde_json::to_string(&Pin::new(digest(1), None)).unwrap();
+        let rows = (0..MAX_PINNED + 10).map(|number| {
+            Change::Pin(PinRow {
+                path: format!("/p/{number}").into_bytes(),
+                record: Some(good.clone()),
+            })
+        });
+        store.remember_now(rows.collect()).unwrap();
+        let pins = Pins::over(store);
+        assert_eq!(pins.all().len(), MAX_PINNED);
+        assert_eq!(pins.take_untaken().len(), 1);
+    }
+
+    #[test]
+    fn a_file_of_a_package_is_vouched_for() {
+        let path = Path::new("/usr/bin/md5sum");
+        let info = Path::new(packages::DPKG_INFO);
+        if !info.join("coreutils.md5sums").exists() {
+            eprintln!("skipped: no dpkg record of coreutils");
+            return;
+        }
+        let found = vouched([path, Path::new("/etc/passwd")].into_iter());
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (&*found[path].package, found[path].by),
+            ("coreutils", "MD5")
+        );
+        let is = super::super::digest_of(path).unwrap();
+        assert_eq!(found[path].digest, is);
+        let mut plan = Plan::default();
+        plan.by_path
+            .insert(path.to_owned(), Pin::new(digest(1), None));
+        // Exchanged meanwhile: not this one.
+        follow(&mut plan, &BTreeMap::from([(path.to_owned(), digest(2))]));
+        assert!(plan.followed.is_empty());
+        follow(&mut plan, &BTreeMap::from([(path.to_owned(), is)]));
+        assert_eq!(plan.by_path[path].previous, [digest(1)]);
+        let words = plan.followed[0].words();
+        assert!(words.contains("an upgrade of package coreutils"), "{words}");
+    }
+}
