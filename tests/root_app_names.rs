@@ -40,6 +40,16 @@ struct Beside {
 }
 
 fn start(name: &str, rules: &str, zone: &str) -> Option<(TestHost, Beside)> {
+    start_with(name, rules, zone, &mut |_| ())
+}
+
+/// The same, after something is done to the wire before the daemon starts.
+fn start_with(
+    name: &str,
+    rules: &str,
+    zone: &str,
+    before: &mut dyn FnMut(&mut TestHost),
+) -> Option<(TestHost, Beside)> {
     let mut beside = None;
     let host = TestHost::with(name, rules, |host| {
         let web = host.net.namespace("web").unwrap();
@@ -48,6 +58,7 @@ fn start(name: &str, rules: &str, zone: &str) -> Option<(TestHost, Beside)> {
             &["192.0.2.80/24", "2001:db8::80/64"],
         );
         let veth = host.net.veth(&host.space, "a0", &web, "w0", opts.unwrap());
+        before(host);
         let mut children = Vec::new();
         for address in WEB {
             let mut command = Command::new("/usr/bin/python3");
@@ -146,6 +157,43 @@ fn root_a_name_is_resolved_and_answers_that_lead_inside_are_refused() {
     soon("the alert to end", || {
         (!host.host.alerts().contains("app:names")).then_some(())
     });
+}
+
+/// The router of this host is inside as well, whatever addresses it has.
+#[test]
+fn root_a_name_that_leads_to_the_router_is_refused() {
+    let zone = "web.test 192.0.2.80 2001:db8::80\n";
+    let mut before = |host: &mut TestHost| {
+        for (family, via) in [("-4", "192.0.2.80"), ("-6", "2001:db8::80")] {
+            let route = [family, "route", "add", "default", "via", via];
+            host.space.run("ip", &route).unwrap();
+        }
+    };
+    let Some((host, _beside)) = start_with("router", &curl_to("web.test"), zone, &mut before)
+    else {
+        return;
+    };
+    let alert = soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("app:names").then_some(alerts)
+    });
+    assert!(
+        alert.contains("because it is this host's router"),
+        "{alert}"
+    );
+    for address in ["192.0.2.80", "[2001:db8::80]"] {
+        assert_eq!(host.curl(address), "000");
+    }
+    host.configure(&format!(
+        "private_names = [\"web.test\"]\n{}",
+        curl_to("web.test")
+    ));
+    host.host.done(&["reload"]);
+    for address in ["192.0.2.80", "[2001:db8::80]"] {
+        soon("curl to reach the router by name", || {
+            (host.curl(address) == "200").then_some(())
+        });
+    }
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "private_names",
                 NONE,
-                "Names of hosts whose addresses may be private, of loopback or of this host: \"nas.home.arpa\", or \"*.home.arpa\" for all below it. Of other names in rules such an answer is refused (DNS rebinding).",
+                "Names of hosts whose addresses may be private, of loopback, of this host or of its gateway: \"nas.home.arpa\", or \"*.home.arpa\" for all below it. Of other names in rules such an answer is refused (DNS rebinding).",
             ),
             key(
                 "packages",

@@ -21,7 +21,7 @@ use serde::Serialize;
 use weir_core::detect::HostName;
 use weir_identity::{NamePattern, policy::MAX_ADDRESSES};
 
-use self::refusal::{own_addresses, refusal};
+use self::refusal::{Inside, refusal};
 use super::kept::{self, KEEP, KeptAddress};
 use crate::{
     resolver,
@@ -98,12 +98,12 @@ impl Known {
     }
 
     /// Leaves of the addresses from disk those that may hold now.
-    fn sift(&mut self, is_private: bool, own: &[IpAddr], now: Timestamp) {
+    fn sift(&mut self, is_private: bool, inside: &Inside, now: Timestamp) {
         let mut refused = None;
         let mut all = std::mem::take(&mut self.kept);
         all.append(&mut self.withheld);
         for kept in all.into_iter().filter(|kept| kept.holds(now)) {
-            match refusal(kept.addr, own).filter(|_| !is_private) {
+            match refusal(kept.addr, inside).filter(|_| !is_private) {
                 Some(why) => {
                     refused = Some((kept.addr, why));
                     self.withheld.push(kept);
@@ -135,7 +135,7 @@ pub(super) struct Names {
     table: Mutex<Table>,
     work: Condvar,
     lookup: Box<Lookup>,
-    own: Box<dyn Fn() -> Vec<IpAddr> + Send + Sync>,
+    inside: Box<dyn Fn() -> Inside + Send + Sync>,
     store: Option<Arc<Store>>,
 }
 
@@ -164,19 +164,23 @@ impl Table {
 }
 
 impl Names {
-    fn with(lookup: Box<Lookup>, own: Box<dyn Fn() -> Vec<IpAddr> + Send + Sync>) -> Self {
+    fn with(lookup: Box<Lookup>, inside: Box<dyn Fn() -> Inside + Send + Sync>) -> Self {
         Self {
             table: Mutex::default(),
             work: Condvar::new(),
             lookup,
-            own,
+            inside,
             store: None,
         }
     }
 
     /// Names that the system's resolver is asked for, with the addresses that the disk has.
     pub fn over(store: Arc<Store>) -> Self {
-        Self::with(Box::new(resolver::addresses), Box::new(own_addresses)).kept_in(store)
+        Self::with(
+            Box::new(resolver::addresses),
+            Box::new(Inside::of_this_host),
+        )
+        .kept_in(store)
     }
 
     fn kept_in(mut self, store: Arc<Store>) -> Self {
@@ -225,7 +229,7 @@ impl Names {
         private: &[NamePattern],
     ) {
         let names: BTreeSet<_> = names.collect();
-        let own = (self.own)();
+        let inside = (self.inside)();
         let mut table = self.table();
         table.private = private.to_vec();
         let (now, time) = (Instant::now(), Timestamp::now());
@@ -250,7 +254,7 @@ impl Names {
         for name in &names {
             let known = table.names.entry((*name).to_owned()).or_default();
             let is_private = private.iter().any(|pattern| pattern.matches(name));
-            known.sift(is_private, &own, time);
+            known.sift(is_private, &inside, time);
         }
         // What is refused may be another by now.
         table.names.values_mut().for_each(|known| known.due = None);
@@ -376,7 +380,7 @@ impl Names {
     }
 
     fn answered(&self, name: &str, answer: Result<Vec<IpAddr>, String>, now: Instant) {
-        let own = (self.own)();
+        let inside = (self.inside)();
         let time = Timestamp::now();
         let mut table = self.table();
         let is_private = table.private.iter().any(|pattern| pattern.matches(name));
@@ -397,14 +401,14 @@ impl Names {
             Err(why) => {
                 known.failed = Some(why);
                 known.due = Some(now + RETRY);
-                known.sift(is_private, &own, time);
+                known.sift(is_private, &inside, time);
             }
             Ok(found) => {
                 (known.failed, known.refused, known.left_out) = (None, None, 0);
                 known.is_answered = true;
                 known.due = Some(now + if found.is_empty() { RETRY } else { REFRESH });
                 for addr in found.iter().map(IpAddr::to_canonical) {
-                    let why = refusal(addr, &own).filter(|_| !is_private);
+                    let why = refusal(addr, &inside).filter(|_| !is_private);
                     if let Some(why) = why {
                         known.refused = Some((addr, why));
                         known.addresses.remove(&addr);
@@ -416,7 +420,7 @@ impl Names {
                         known.left_out += 1;
                     }
                 }
-                known.sift(is_private, &own, time);
+                known.sift(is_private, &inside, time);
                 known.withheld.clear();
                 // These have been in an answer not long ago, as others that are not in this one.
                 for kept in std::mem::take(&mut known.kept) {

@@ -2,19 +2,34 @@
 
 use std::net::IpAddr;
 
-/// The addresses that this host has on any of its interfaces.
-pub(super) fn own_addresses() -> Vec<IpAddr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let addresses = all.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-        v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
-    });
-    addresses.collect()
+use crate::host::default_gateways;
+
+/// Addresses of this host and of its routers, whatever these are.
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    /// On any interface of this host.
+    pub(super) own: Vec<IpAddr>,
+    /// The gateways of default routes.
+    pub(super) routers: Vec<IpAddr>,
+}
+
+impl Inside {
+    pub(super) fn of_this_host() -> Self {
+        let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        let addresses = all.filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+            v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
+        });
+        Self {
+            own: addresses.collect(),
+            routers: default_gateways().unwrap_or_default(),
+        }
+    }
 }
 
 /// Why an address is no answer to a public name.
-pub(super) fn refusal(addr: IpAddr, own: &[IpAddr]) -> Option<&'static str> {
+pub(super) fn refusal(addr: IpAddr, inside: &Inside) -> Option<&'static str> {
     let is_private = match addr {
         IpAddr::V4(v4) => {
             let [a, b, ..] = v4.octets();
@@ -33,7 +48,8 @@ pub(super) fn refusal(addr: IpAddr, own: &[IpAddr]) -> Option<&'static str> {
     };
     [
         (addr.is_loopback(), "it is this host's loopback"),
-        (own.contains(&addr), "it is an address of this host"),
+        (inside.own.contains(&addr), "it is an address of this host"),
+        (inside.routers.contains(&addr), "it is this host's router"),
         (is_private, "it is private"),
         (is_link_local, "it is of the link"),
         (addr.is_multicast() || is_nobody, "it is nobody's"),

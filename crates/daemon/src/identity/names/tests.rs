@@ -6,11 +6,15 @@ use crate::store::KeepHistory;
 fn names(private: &[&str]) -> Arc<Names> {
     let names = Arc::new(Names::with(
         Box::new(|_| Err("nobody is asked".to_owned())),
-        Box::new(|| {
-            vec![
+        Box::new(|| Inside {
+            own: vec![
                 "198.51.100.1".parse().unwrap(),
                 "2001:db8::1".parse().unwrap(),
-            ]
+            ],
+            routers: vec![
+                "198.51.100.254".parse().unwrap(),
+                "2001:db8::ffff".parse().unwrap(),
+            ],
         }),
     ));
     // No thread: the answers are given here.
@@ -50,6 +54,8 @@ fn answers_that_lead_inside_are_refused() {
         "169.254.169.254",
         "198.51.100.1",
         "2001:db8::1",
+        "198.51.100.254",
+        "2001:db8::ffff",
         "0.0.0.0",
         "224.0.0.1",
         "255.255.255.255",
@@ -176,8 +182,11 @@ fn seen(all: &[(&str, u64)]) -> String {
 }
 
 fn names_in(store: &Arc<Store>, private: &[NamePattern]) -> Names {
-    let own = || vec!["198.51.100.1".parse().unwrap()];
-    let names = Names::with(Box::new(|_| Err("dead".to_owned())), Box::new(own));
+    let inside = || Inside {
+        own: vec!["198.51.100.1".parse().unwrap()],
+        ..Inside::default()
+    };
+    let names = Names::with(Box::new(|_| Err("dead".to_owned())), Box::new(inside));
     let names = names.kept_in(store.clone());
     names.table().is_started = true;
     let names = Arc::new(names);
