@@ -200,7 +200,8 @@ struct ident_socket {
 	__u64 cgroup;
 	__u64 netns;
 	struct ident_key pending;
-	__u64 pending_space; /* of `pending`; as in ident_holder */
+	__u64 pending_space; /* of `pending`; as in ident_holder; 0: of several processes
+			      */
 	__u64 pending_executable;
 	struct ident_holder holders[IDENT_HOLDERS];
 	__u32 sequence;

@@ -75,7 +75,8 @@ static __always_inline void ask(const struct ident_socket *socket,
 	tell(socket, IDENT_EV_UNKNOWN, NULL, 0, key);
 }
 
-/* A program of its own, by this handle, holds the socket. */
+/* A program of its own, by this handle, holds the socket; `space` 0: several processes.
+ */
 static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 				       __u32 handle)
 {
@@ -83,7 +84,8 @@ static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 
 	/* Who has become another one is that one only. */
 	for (i = 0; i < IDENT_HOLDERS; i++) {
-		if (socket->holders[i].handle && socket->holders[i].space == space) {
+		if (space && socket->holders[i].handle &&
+		    socket->holders[i].space == space) {
 			if (socket->holders[i].handle != handle) {
 				socket->holders[i].handle = handle;
 				socket->changes++;
@@ -109,6 +111,14 @@ static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
 		socket->epoch = 0;
 		count(IDENT_C_HOLDERS);
 	}
+}
+
+static __always_inline int is_same_key(const struct ident_key *a,
+				       const struct ident_key *b)
+{
+	return a->set[0] == b->set[0] && a->set[1] == b->set[1] &&
+	       a->cgroup == b->cgroup && a->uid == b->uid && a->flags == b->flags &&
+	       a->space == b->space;
 }
 
 /* This process uses the socket. Nothing but a few comparisons if it is the one that did
@@ -169,8 +179,13 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		}
 		add_holder(socket, space, handle);
 	} else {
-		if (socket->flags & IDENT_S_PENDING && socket->pending_space != space)
-			socket->flags |= IDENT_S_LOST;
+		if (socket->flags & IDENT_S_PENDING && socket->pending_space != space) {
+			/* A server and the workers that it begins are one program. */
+			if (is_same_key(&socket->pending, &key))
+				space = 0;
+			else
+				socket->flags |= IDENT_S_LOST;
+		}
 		socket->flags |= IDENT_S_PENDING;
 		socket->pending = key;
 		socket->pending_space = space;

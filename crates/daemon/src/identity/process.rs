@@ -120,8 +120,8 @@ fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> 
     }
 }
 
-/// Reads a process, which is as `seen` says, with the package of its executable and the labels
-/// of its container if these are given; `None`: it is gone.
+/// Reads a process, which is as `seen` says, without its arguments, with the package of its
+/// executable and the labels of its container if these are given; `None`: it is gone.
 pub(super) fn read(
     pid: u32,
     seen: &Seen,
@@ -221,14 +221,6 @@ pub(super) fn read(
             text.parse().ok()
         })
         .unwrap_or_default();
-    let (arguments, _) = read_at_most(&proc.join("cmdline"), MAX_ARGUMENTS)?;
-    program.cmdline = arguments
-        .split(|byte| *byte == 0)
-        .filter(|argument| !argument.is_empty())
-        .map(|argument| String::from_utf8_lossy(argument).into_owned())
-        .collect();
-    let directory = fs::read_link(proc.join("cwd")).ok();
-    program.script = script_of(&program.cmdline, directory.as_deref());
     let exe = program.exe.as_ref();
     // Here another mount may be at that path.
     let here = RemoteMounts::here();
@@ -243,6 +235,26 @@ pub(super) fn read(
         executable,
         without,
     })
+}
+
+/// Reads the arguments of a process, and by these its script; `false`: it is gone.
+///
+/// Apart from [`read`]: where a title is written over the arguments (nginx's master,
+/// PostgreSQL) the kernel may look for the end of it behind the stack (`get_mm_cmdline`), which
+/// counts up the sequence of the mappings. Such a process would never stand still.
+pub(super) fn read_arguments(pid: u32, program: &mut Program) -> bool {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let Some((arguments, _)) = read_at_most(&proc.join("cmdline"), MAX_ARGUMENTS) else {
+        return false;
+    };
+    program.cmdline = arguments
+        .split(|byte| *byte == 0)
+        .filter(|argument| !argument.is_empty())
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    let directory = fs::read_link(proc.join("cwd")).ok();
+    program.script = script_of(&program.cmdline, directory.as_deref());
+    true
 }
 
 /// Programs that run a script, which they name among their arguments.

@@ -452,14 +452,23 @@ impl State {
             let containers = self.reads_containers.then_some(&self.containers);
             let read = process::read(pid, &before, &mut self.objects, packages, containers);
             self.objects.bound(None);
-            let Some(read) = read else {
+            let Some(mut read) = read else {
                 return Ok(None);
             };
             let after = self.identity.look_at(pid)?;
+            // Of that same run of a program: to rules that ask for scripts the key says so.
+            if !process::read_arguments(pid, &mut read.program) {
+                return Ok(None);
+            }
+            let last_look = self.identity.look_at(pid)?;
+            let is_same =
+                |look: &kernel::Seen| (look.key, look.space) == (before.key, before.space);
             // A process that is ending, or becomes another program, has files that cannot
             // be read for a moment.
             let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
-            if after.is_some_and(|after| stood_still(&before, &after)) && (!is_torn || last) {
+            let stood_still = after.is_some_and(|after| stood_still(&before, &after))
+                && last_look.as_ref().is_some_and(is_same);
+            if stood_still && (!is_torn || last) {
                 return Ok(Some((before, read)));
             }
         }
