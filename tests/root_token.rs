@@ -19,6 +19,8 @@ mod daf;
 mod datagrams;
 #[path = "common/dumps.rs"]
 mod dumps;
+#[path = "root_token/forward.rs"]
+mod forward;
 #[path = "root_token/frames.rs"]
 mod frames;
 #[path = "root_token/gateway.rs"]
@@ -33,6 +35,8 @@ mod paths;
 mod payload;
 #[path = "common/plain.rs"]
 mod plain;
+#[path = "root_token/strip.rs"]
+mod strip;
 
 use std::{fs, net::IpAddr, path::Path, time::Duration};
 

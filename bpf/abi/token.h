@@ -8,7 +8,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define TOKEN_ABI 3
+#define TOKEN_ABI 4
 
 #define TOKEN_VERSION 1
 /* A TCP option for experiments (RFC 4727), told from others by its ExID (RFC 6994). */
@@ -38,6 +38,10 @@
 #define TOKEN_SIGN_TO 255
 /* The same of sign_udp_to. */
 #define TOKEN_SIGN_UDP_TO 254
+/* The same of the networks to or from which tokens are not stripped. */
+#define TOKEN_KEEP 253
+/* From this number on those to which requirements about forwarded packets are. */
+#define TOKEN_FORWARD_TO 128
 /* Where tokens stand that go to a network of sign_to or sign_udp_to: the lowest byte of
  * the value of token_networks. Nowhere: a network in a larger one to which they go. */
 #define TOKEN_BY_NOTHING    0
@@ -50,6 +54,10 @@
 /* Flows between their SYN and the first packet of the accepted socket; the least recently
  * used one goes, and its client begins anew. */
 #define TOKEN_FLOWS 65536
+
+/* Connections that a gateway forwards, of those that have proved themselves; the least
+ * recently used one goes. */
+#define TOKEN_FORWARD_FLOWS 65536
 
 /* Flows of datagrams, of each of three kinds: whose sender has proved himself, that a
  * program here has begun, and that a requirement only logs. The least recently used goes.
@@ -154,6 +162,9 @@ struct token_control {
 			* segments are signed */
 	/* A bit for each requirement of TOKEN_SCOPE_DAF. */
 	__u64 daf;
+	/* A bit for each requirement about forwarded packets; the others are about
+	 * sockets, and about what iptables asks. */
+	__u64 forward;
 	__u32 generation; /* counts up; its lowest bit says which policy */
 	__u32 requirements;
 };
@@ -179,9 +190,15 @@ struct token_daf_option {
 
 struct token_requirement {
 	__u32 networks; /* their number; 0: all sources */
-	__u8 mode;	/* TOKEN_LOG, TOKEN_REQUIRE */
-	__u8 scope;	/* TOKEN_SCOPE_FLOW, TOKEN_SCOPE_PAYLOAD, TOKEN_SCOPE_DAF */
-	__u8 pad[2];
+	__u32 to;	/* of forwarded packets: the number of their destinations */
+	/* Of forwarded packets: until then (CLOCK_BOOTTIME, nanoseconds) a connection
+	 * that is not known is taken for one that was there before; 0: none is. */
+	__u64 before_until;
+	/* What user space knows it by from one policy to the next. */
+	__u64 name;
+	__u8 mode;  /* TOKEN_LOG, TOKEN_REQUIRE */
+	__u8 scope; /* TOKEN_SCOPE_FLOW, TOKEN_SCOPE_PAYLOAD, TOKEN_SCOPE_DAF */
+	__u8 pad[6];
 };
 
 /* Network `networks`; IPv4 as ::ffff:a.b.c.d. */
@@ -218,6 +235,7 @@ struct token_flow_key {
 /* In token_flow.used: always, then the number of a requirement, and the generation of the
  * control (token_control.generation, of 24 bits). */
 #define TOKEN_USED	       1
+#define TOKEN_USED_BEFORE      2 /* forwarded: it was there before its requirement */
 #define TOKEN_USED_REQUIREMENT 2 /* from this bit on, six */
 #define TOKEN_USED_GENERATION  8 /* from this bit on */
 
@@ -259,7 +277,8 @@ struct token_interface {
 enum token_outcome {
 	TOKEN_VALID,  /* a SYN or datagram whose token is right */
 	TOKEN_PROVEN, /* a later packet, or datagram without a token, of such a flow */
-	TOKEN_FREE,   /* of a source of which none is wanted, or of an own connection */
+	TOKEN_FREE,   /* of a source of which none is wanted, of an own connection, or of
+		       * one that was there before */
 	/* From here on refused. */
 	TOKEN_MISSING,	 /* a SYN or datagram without one */
 	TOKEN_MALFORMED, /* options that contradict themselves, or no header */
@@ -332,12 +351,23 @@ enum token_segment_signing {
 	TOKEN_SEGMENT_SIGNINGS,
 };
 
+/* Packets whose tokens were overwritten (strip.h), by where these stood. */
+enum token_stripping {
+	TOKEN_STRIPPED_IN_TCP,
+	TOKEN_STRIPPED_IN_IP, /* an option of IPv4, that of DAF as well, or of IPv6 */
+	TOKEN_STRIPPED_OUT_TCP,
+	TOKEN_STRIPPED_OUT_IP,
+	TOKEN_STRIP_BROKEN, /* dropped: the kernel failed */
+	TOKEN_STRIPPINGS,
+};
+
 _Static_assert(sizeof(struct token_option) == TOKEN_BYTES, "abi");
 _Static_assert(sizeof(struct token_segment) == TOKEN_SEGMENT_BYTES, "abi");
 _Static_assert(sizeof(struct token_statement) == 56, "abi");
 _Static_assert(sizeof(struct token_signer) == 40, "abi");
 _Static_assert(sizeof(struct token_socket) == 28, "abi");
-_Static_assert(sizeof(struct token_control) == 64, "abi");
+_Static_assert(sizeof(struct token_control) == 72, "abi");
+_Static_assert(sizeof(struct token_requirement) == 32, "abi");
 _Static_assert(sizeof(struct token_daf_key) == 68, "abi");
 _Static_assert(sizeof(struct token_daf_option) == TOKEN_DAF_ROOM, "abi");
 _Static_assert(sizeof(struct token_network) == 24, "abi");

@@ -141,7 +141,7 @@ static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 
 	if (packet->protocol != IPPROTO_TCP)
 		return TOKEN_MALFORMED;
-	if (skb->protocol != bpf_htons(ETH_P_IP) || !packet->ip_options_len)
+	if (link_protocol(skb, packet) != bpf_htons(ETH_P_IP) || !packet->ip_options_len)
 		return TOKEN_MISSING;
 	if (bpf_skb_load_bytes(skb, packet->ip_options, head, sizeof(head)))
 		return TOKEN_MALFORMED;
@@ -149,11 +149,11 @@ static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 		return TOKEN_MISSING;
 	hash.at = packet->transport + packet->tcp.doff * 4;
 	if (head[1] != TOKEN_DAF_BYTES || packet->ip_options_len < TOKEN_DAF_BYTES ||
-	    packet->tcp.doff < 5 || hash.at > skb->len)
+	    packet->tcp.doff < 5 || hash.at > frame_bytes(skb))
 		return TOKEN_MALFORMED;
 	if (!key)
 		return TOKEN_UNKNOWN_KEY;
-	hash.left = skb->len - hash.at;
+	hash.left = frame_bytes(skb) - hash.at;
 	if (daf_mac(&hash, key))
 		return TOKEN_MALFORMED;
 	return compare_daf(skb, packet->ip_options + sizeof(head), &hash);

@@ -108,36 +108,38 @@ static __always_inline void keep(void *flows, const struct token_flow_key *flow,
 		count_taken(table);
 }
 
-/* 0: it is a UDP datagram. A token is looked for among the options of IPv4, or in the
- * destination options that stand right before the UDP header. */
-static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *packet)
+/* 0: it is a UDP datagram, whose IP header is at `base`; `or_first`: or the first part of
+ * one. A token is looked for among the options of IPv4, or in the destination options
+ * that stand right before the UDP header. */
+static __noinline int read_datagram(struct __sk_buff *skb, __u32 base, int or_first,
+				    struct token_packet *packet)
 {
 	struct token_scan scan = {.kind = TOKEN_IP_KIND, .wanted = TOKEN_BYTES};
 	__u32 at, i, begin, more;
 	__be16 ports[2];
 	__u8 next;
 
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+	if (link_protocol(skb, packet) == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || ip.version != 4 ||
-		    ip.ihl < 5 || ip.frag_off & bpf_htons(0x3fff) ||
+		if (bpf_skb_load_bytes(skb, base, &ip, sizeof(ip)) || ip.version != 4 ||
+		    ip.ihl < 5 || ip.frag_off & bpf_htons(or_first ? 0x1fff : 0x3fff) ||
 		    ip.protocol != IPPROTO_UDP)
 			return -1;
 		map_v4(packet->flow.source, ip.saddr);
 		map_v4(packet->flow.dest, ip.daddr);
-		at = ip.ihl * 4;
-		begin = sizeof(ip);
-		scan.len = at - sizeof(ip);
+		at = base + ip.ihl * 4;
+		begin = base + sizeof(ip);
+		scan.len = at - begin;
 	} else {
 		struct ipv6hdr ip;
 
-		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || ip.version != 6)
+		if (bpf_skb_load_bytes(skb, base, &ip, sizeof(ip)) || ip.version != 6)
 			return -1;
 		__builtin_memcpy(packet->flow.source, &ip.saddr, 16);
 		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
 		next = ip.nexthdr;
-		at = begin = sizeof(ip);
+		at = begin = base + sizeof(ip);
 		scan.is_ipv6 = 1;
 		for (i = 0; i < CHAIN; i++) {
 			__u8 head[4];
@@ -149,7 +151,7 @@ static __noinline int read_datagram(struct __sk_buff *skb, struct token_packet *
 				return -1;
 			if (next == IPPROTO_FRAGMENT) {
 				/* Only that of a whole packet (RFC 6946) is none. */
-				if (head[2] || head[3] & 0xf9)
+				if (head[2] || head[3] & (or_first ? 0xf8 : 0xf9))
 					return -1;
 				head[1] = 0;
 			}
@@ -223,6 +225,7 @@ static __noinline enum token_outcome judge_datagram(struct __sk_buff *skb,
 	return TOKEN_VALID;
 }
 
+#ifndef TOKEN_GATEWAY /* these go by other programs */
 /* A datagram for a socket at a port of `candidates`. 1: it passes. */
 static __noinline int receive_datagram(struct __sk_buff *skb,
 				       const struct token_control *control,
@@ -232,7 +235,7 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 	struct token_packet packet = {};
 	enum token_outcome outcome;
 
-	search.is_sourceless = read_datagram(skb, &packet) != 0;
+	search.is_sourceless = read_datagram(skb, 0, 0, &packet) != 0;
 	packet.protocol = IPPROTO_UDP;
 	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (search.is_sourceless) {
@@ -275,7 +278,7 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 	struct token_packet packet = {};
 	struct token_flow_key flow = {};
 
-	if (read_datagram(skb, &packet))
+	if (read_datagram(skb, 0, 0, &packet))
 		return 1;
 	__builtin_memcpy(flow.source, packet.flow.dest, 16);
 	__builtin_memcpy(flow.dest, packet.flow.source, 16);
@@ -293,19 +296,18 @@ static __noinline int note_own(struct __sk_buff *skb, const struct token_control
 	return 1;
 }
 
-/* What requirements are about the port of a UDP socket; NULL: none, or it is no such one.
- */
-static __always_inline __u64 *udp_candidates(struct bpf_sock *sk,
-					     const struct token_control *control)
+/* The requirements about the port of a UDP socket; 0: none, or it is no such one. */
+static __always_inline __u64 udp_candidates(struct bpf_sock *sk,
+					    const struct token_control *control)
 {
 	__u64 *candidates;
 	__u32 key;
 
 	if (sk->type != SOCK_DGRAM || sk->protocol != IPPROTO_UDP)
-		return NULL;
+		return 0;
 	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
 	candidates = bpf_map_lookup_elem(&token_udp_ports, &key);
-	return candidates && *candidates ? candidates : NULL;
+	return candidates ? *candidates & ~control->forward : 0;
 }
 
 SEC("cgroup_skb/ingress")
@@ -313,7 +315,7 @@ int weir_token_verify(struct __sk_buff *skb)
 {
 	struct token_control *control = control_get();
 	struct bpf_sock *sk = skb->sk;
-	__u64 *candidates;
+	__u64 *candidates, about;
 	__u32 key;
 
 	if (!sk || !control)
@@ -322,16 +324,15 @@ int weir_token_verify(struct __sk_buff *skb)
 	if (!sk)
 		return 1;
 	if (sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP) {
-		candidates = udp_candidates(sk, control);
-		return candidates ? receive_datagram(skb, control, *candidates,
-						     bpf_htons(sk->src_port))
-				  : 1;
+		about = udp_candidates(sk, control);
+		return about ? receive_datagram(skb, control, about,
+						bpf_htons(sk->src_port))
+			     : 1;
 	}
 	key = (sk->src_port & 0xffff) + (control->generation & 1 ? 65536 : 0);
 	candidates = bpf_map_lookup_elem(&token_ports, &key);
-	if (!candidates || !*candidates)
-		return 1;
-	return receive_packet(skb, sk, control, *candidates);
+	about = candidates ? *candidates & ~control->forward : 0;
+	return about ? receive_packet(skb, sk, control, about) : 1;
 }
 
 SEC("cgroup_skb/egress")
@@ -339,7 +340,7 @@ int weir_token_own(struct __sk_buff *skb)
 {
 	struct token_control *control = control_get();
 	struct bpf_sock *sk = skb->sk;
-	__u64 *candidates;
+	__u64 candidates;
 
 	if (!sk || !control)
 		return 1;
@@ -347,7 +348,9 @@ int weir_token_own(struct __sk_buff *skb)
 	if (!sk)
 		return 1;
 	candidates = udp_candidates(sk, control);
-	return candidates ? note_own(skb, control, *candidates) : 1;
+	return candidates ? note_own(skb, control, candidates) : 1;
 }
+
+#endif
 
 #endif

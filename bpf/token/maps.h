@@ -15,6 +15,7 @@
 #include "token/siphash.h"
 
 #define AF_INET	     2
+#define ETHERNET     14 /* bytes of its header */
 #define SYN_AND_ACK  0x12
 #define SYN	     0x02
 #define TCP_SYN_SENT 2

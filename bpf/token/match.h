@@ -24,7 +24,8 @@
 #define MATCH_BY_TOKEN 0x10000
 #define MATCH_BY_DAF   0x20000
 
-/* The requirements about the port of a packet; 0: none. */
+/* The requirements about the port of a packet, those about forwarded ones as well; 0:
+ * none. */
 static __always_inline __u64 candidates_of(const struct token_packet *packet,
 					   __u32 generation)
 {
@@ -36,6 +37,27 @@ static __always_inline __u64 candidates_of(const struct token_packet *packet,
 	return candidates ? *candidates : 0;
 }
 
+/* What match_anew leaves, and why. */
+static __noinline int match_segment(struct __sk_buff *skb, struct token_packet *packet,
+				    struct token_flow *flow, __u32 left)
+{
+	struct token_control *control = control_get();
+	enum token_outcome outcome;
+
+	if (!control)
+		return 0;
+	if (left >= MATCH_BY_DAF) {
+		outcome = verify_daf(skb, packet, control);
+	} else {
+		outcome = verify_segment(skb, packet, control, packet->identity);
+		if (outcome == TOKEN_PROVEN && flow && !flow->used)
+			flow->used = TOKEN_USED;
+	}
+	return finish(control, packet, outcome, left & (TOKEN_REQUIREMENTS - 1)) ? MATCH
+										 : 0;
+}
+
+#ifndef TOKEN_GATEWAY /* these go by other programs */
 /* A packet of no flow that is known, or of one (`flow`, or NULL) whose entry does not
  * note what holds in this generation: what is noted is of no other one. Beside the way
  * of known flows, which has nothing of it. */
@@ -46,7 +68,8 @@ static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *pac
 	struct token_search search = {};
 	enum token_outcome outcome;
 
-	find_requirement(&search, packet->flow.source, candidates_of(packet, generation),
+	find_requirement(&search, packet->flow.source,
+			 candidates_of(packet, generation) & ~control->forward,
 			 generation);
 	if (!search.found)
 		return 0;
@@ -75,26 +98,6 @@ static __noinline int match_anew(struct __sk_buff *skb, struct token_packet *pac
 	return finish(control, packet, outcome, search.found) ? MATCH : 0;
 }
 
-/* What match_anew leaves, and why. */
-static __noinline int match_segment(struct __sk_buff *skb, struct token_packet *packet,
-				    struct token_flow *flow, __u32 left)
-{
-	struct token_control *control = control_get();
-	enum token_outcome outcome;
-
-	if (!control)
-		return 0;
-	if (left >= MATCH_BY_DAF) {
-		outcome = verify_daf(skb, packet, control);
-	} else {
-		outcome = verify_segment(skb, packet, control, packet->identity);
-		if (outcome == TOKEN_PROVEN && flow && !flow->used)
-			flow->used = TOKEN_USED;
-	}
-	return finish(control, packet, outcome, left & (TOKEN_REQUIREMENTS - 1)) ? MATCH
-										 : 0;
-}
-
 SEC("socket")
 int weir_token_match(struct __sk_buff *skb)
 {
@@ -105,10 +108,10 @@ int weir_token_match(struct __sk_buff *skb)
 
 	if (!control)
 		return 0;
-	if (read_inline(skb, 0, &packet) && read_datagram(skb, &packet))
+	if (read_inline(skb, 0, &packet) && read_datagram(skb, 0, 0, &packet))
 		return 0;
 	generation = control->generation;
-	if (!candidates_of(&packet, generation))
+	if (!(candidates_of(&packet, generation) & ~control->forward))
 		return 0;
 	if (packet.protocol == IPPROTO_TCP && !(packet.tcp.syn && !packet.tcp.ack)) {
 		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
@@ -122,5 +125,7 @@ int weir_token_match(struct __sk_buff *skb)
 	said = match_anew(skb, &packet, control, generation, flow);
 	return said <= MATCH ? said : match_segment(skb, &packet, flow, said);
 }
+
+#endif
 
 #endif

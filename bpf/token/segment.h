@@ -28,7 +28,19 @@ struct token_packet {
 	__u8 has_token;
 	__u8 key;
 	__u8 tag[4];
+#ifdef TOKEN_XDP
+	__be16 link; /* the protocol that the frame carries */
+#endif
 };
+
+/* The protocol that a frame carries, and its bytes. */
+#ifdef TOKEN_XDP
+#define link_protocol(skb, packet) ((packet)->link)
+#define frame_bytes(skb)	   ((__u32)bpf_xdp_get_buff_len(skb))
+#else
+#define link_protocol(skb, packet) ((skb)->protocol)
+#define frame_bytes(skb)	   ((skb)->len)
+#endif
 
 /* Headers that mostly follow each other: one call for both. */
 struct token_headers4 {
@@ -48,7 +60,7 @@ static __always_inline int read_inline(struct __sk_buff *skb, __u32 base,
 	__u32 at, i;
 	__u8 next;
 
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+	if (link_protocol(skb, packet) == bpf_htons(ETH_P_IP)) {
 		struct token_headers4 headers;
 
 		if (bpf_skb_load_bytes(skb, base, &headers, sizeof(headers)))
@@ -212,7 +224,7 @@ static __noinline int mac_of_segment(struct __sk_buff *skb, const struct token_k
 	struct segment_hash hash = {
 		.skb = skb,
 		.at = packet->transport,
-		.left = skb->len - packet->transport,
+		.left = frame_bytes(skb) - packet->transport,
 		.mac = packet->tcp.doff - 2,
 	};
 	__u32 all = hash.left;

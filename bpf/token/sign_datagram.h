@@ -18,7 +18,6 @@
 
 #define AF_INET6   10
 #define SOCK_DGRAM 2
-#define ETHERNET   14
 #define FRAGMENT   0x3fff /* of frag_off: more fragments, or an offset */
 #define OFFSET	   0x1fff
 #define IPV6_LEAST 1280 /* bytes of a packet that every path of IPv6 takes */

@@ -15,6 +15,8 @@
  *   cgroup_skb/egress   datagrams that begin a flow from such a port (datagram.h)
  *   socket filter       the same for iptables on a gateway (match.h)
  *
+ * What a gateway forwards is judged by programs of their own (gateway.bpf.c).
+ *
  * In a control group, not at an interface, where that is possible: there the sender's and
  * the receiver's sockets are known, and packets are whole. */
 #include "token/match.h"

@@ -163,7 +163,7 @@ static __noinline enum token_outcome find_ip_option(struct __sk_buff *skb,
 	};
 	__u32 begin = packet->ip_options, more = scan.len - 1;
 
-	scan.is_ipv6 = skb->protocol != bpf_htons(ETH_P_IP);
+	scan.is_ipv6 = link_protocol(skb, packet) != bpf_htons(ETH_P_IP);
 	/* As in find_option. */
 	barrier_var(more);
 	if (more >= EXTENSION_MOST)
@@ -317,14 +317,13 @@ static __noinline enum token_outcome verify_segment(struct __sk_buff *skb,
 	return mac == said ? TOKEN_PROVEN : TOKEN_WRONG_MAC;
 }
 
-/* A SYN. TOKEN_VALID: its flow is remembered. */
-static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
-						struct token_packet *packet,
-						const struct token_control *control,
-						__u32 requirement)
+/* A SYN. TOKEN_VALID: it is of packet->identity. */
+static __always_inline enum token_outcome judge_syn(struct __sk_buff *skb,
+						    struct token_packet *packet,
+						    const struct token_control *control,
+						    __u32 requirement)
 {
 	enum token_outcome outcome = find_option(skb, packet, TOKEN_BYTES);
-	struct token_flow flow = {}, *before;
 	struct token_option option = {};
 
 	if (outcome == TOKEN_MISSING && packet->ip_options_len)
@@ -337,18 +336,38 @@ static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 	if (outcome != TOKEN_VALID)
 		return outcome;
 	/* What a SYN carries already (Fast Open) is signed by nobody. */
-	if (skb->len > packet->transport + packet->tcp.doff * 4 &&
+	if (frame_bytes(skb) > packet->transport + packet->tcp.doff * 4 &&
 	    wants_payload(control, requirement))
 		return TOKEN_MISSING;
+	return TOKEN_VALID;
+}
+
+/* Is `before` what is known of the flow of a SYN whose token is right, so that this very
+ * SYN was there? Sent again, because the answer was lost, or by somebody who has seen it.
+ */
+static __always_inline int is_sent_again(const struct token_flow *before,
+					 const struct token_packet *packet)
+{
+	return before && before->isn == packet->tcp.seq &&
+	       is_same(before->identity, packet->identity);
+}
+
+/* The same. TOKEN_VALID: its flow is remembered. */
+static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
+						struct token_packet *packet,
+						const struct token_control *control,
+						__u32 requirement)
+{
+	enum token_outcome outcome = judge_syn(skb, packet, control, requirement);
+	struct token_flow flow = {}, *before;
+
+	if (outcome != TOKEN_VALID)
+		return outcome;
+	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
+	if (is_sent_again(before, packet))
+		return before->used ? TOKEN_REPLAYED : TOKEN_VALID;
 	copy_identity(flow.identity, packet->identity);
 	flow.isn = packet->tcp.seq;
-	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
-	if (before && before->isn == flow.isn &&
-	    is_same(before->identity, flow.identity)) {
-		/* Sent again, because the answer was lost, or by somebody who has seen
-		 * it. */
-		return before->used ? TOKEN_REPLAYED : TOKEN_VALID;
-	}
 	bpf_map_update_elem(&token_flows, &packet->flow, &flow, BPF_ANY);
 	return TOKEN_VALID;
 }

@@ -25,23 +25,25 @@ const PROGRAMS: [&str; 6] = [
     "iptables-nft",
 ];
 /// The addresses behind the gateway, by family.
-const SERVER: [&str; 2] = ["198.51.100.2", "2001:db8:1::2"];
+pub const SERVER: [&str; 2] = ["198.51.100.2", "2001:db8:1::2"];
 
 /// A client that signs, a gateway, a server without weir, and somebody without weir.
-struct Lab {
+pub struct Lab {
     _nginx: Child,
-    client: Host,
-    gateway: Host,
-    other: Namespace,
-    /// The link between client and gateway.
-    link: Veth,
+    pub client: Host,
+    pub gateway: Host,
+    pub server: Namespace,
+    pub other: Namespace,
+    /// The links of client, server and the other one to the gateway, where they have their names.
+    pub links: [Veth; 3],
     _files: tempfile::TempDir,
     _net: Net,
 }
 
 impl Lab {
-    fn new() -> Option<Self> {
-        if cannot_run(&PROGRAMS) {
+    /// `None`: what it takes is not here, or one of these programs.
+    pub fn new(name: &str, programs: &[&str]) -> Option<Self> {
+        if cannot_run(programs) {
             return None;
         }
         let net = Net::new().unwrap();
@@ -70,7 +72,7 @@ impl Lab {
                 .unwrap();
             (space, link.unwrap())
         });
-        let [(client, link), (server, _), (other, _)] = spaces;
+        let [(client, of_client), (server, of_server), (other, of_other)] = spaces;
         let files = tempfile::tempdir().unwrap();
         let conf = nginx_conf(files.path());
         let mut nginx = Command::new("/usr/sbin/nginx");
@@ -81,10 +83,11 @@ impl Lab {
             .stderr(Stdio::null());
         let lab = Self {
             _nginx: server.spawn(nginx).unwrap(),
-            client: Host::new(client, "gate-c"),
-            gateway: Host::new(gateway, "gate-g"),
+            client: Host::new(client, &format!("{name}-c")),
+            gateway: Host::new(gateway, &format!("{name}-g")),
+            server,
             other,
-            link,
+            links: [of_client, of_server, of_other],
             _files: files,
             _net: net,
         };
@@ -122,7 +125,7 @@ impl Lab {
     }
 
     /// Only curl of the client gets to the port, and everybody to the other one.
-    fn lets_only_curl_through(&self, when: &str) {
+    pub fn lets_only_curl_through(&self, when: &str) {
         for address in SERVER {
             assert_eq!(self.client.curl(address, PORT), "200", "{address} {when}");
             assert_eq!(
@@ -143,7 +146,9 @@ impl Lab {
 
 #[test]
 fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
-    let Some(mut lab) = Lab::new() else { return };
+    let Some(mut lab) = Lab::new("gate", &PROGRAMS) else {
+        return;
+    };
     lab.client.start_signing(CURL_AND_PYTHON, SERVER);
     let client = &lab.client;
     let curl = client.known("/curl", || drop(client.curl(SERVER[0], OPEN)));
@@ -168,7 +173,7 @@ fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
         assert_eq!(lab.client.curl(SERVER[0], PORT), "200");
         let captured = frames::Syn::read(&capture.end());
         let before = lab.gateway.outcome("replayed");
-        let macs = (lab.link.mac(Side::A), lab.link.mac(Side::B));
+        let macs = (lab.links[0].mac(Side::A), lab.links[0].mac(Side::B));
         frames::send(&lab.client.space, &captured.frame(macs));
         soon("the replay", || {
             (lab.gateway.outcome("replayed") > before).then_some(())

@@ -322,3 +322,31 @@ impl Lab {
 
 /// Of programs that may talk to anybody, of which each is known before it does.
 pub const CURL_AND_PYTHON: &str = "default = \"drop\"\nunknown = \"drop\"\n[app.rules.both]\nverdict = \"allow\"\npath = [\"/usr/bin/curl\", \"/usr/bin/python3\"]\n";
+
+/// Takes what is sent on each connection and answers with a digest of it; takes datagrams, and
+/// answers likewise.
+pub const SERVE_DIGESTS: &str = "
+import hashlib, socket, sys, threading
+port = int(sys.argv[1])
+def tcp(s):
+    while True:
+        c, _ = s.accept()
+        data = b''
+        while True:
+            more = c.recv(65536)
+            if not more: break
+            data += more
+        c.send(hashlib.sha256(data).hexdigest().encode()); c.close()
+def udp(s):
+    while True:
+        data, peer = s.recvfrom(65536)
+        s.sendto(hashlib.sha256(data).hexdigest().encode(), peer)
+for family, address in ((socket.AF_INET, '0.0.0.0'), (socket.AF_INET6, '::')):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        s = socket.socket(family, kind)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6: s.setsockopt(41, socket.IPV6_V6ONLY, 1)
+        s.bind((address, port))
+        if kind == socket.SOCK_STREAM: s.listen()
+        threading.Thread(target=tcp if kind == socket.SOCK_STREAM else udp, args=(s,)).start()
+";

@@ -44,6 +44,7 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
             identities: vec![IDENTITY],
             drops: true,
             scope: Scope::Flow,
+            forwarded: None,
         }],
         keys: vec![id],
         claims: vec![Claim {
@@ -51,6 +52,7 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
             key: KEY,
             identity: IDENTITY,
         }],
+        keep: Vec::new(),
         daf: None,
     }
 }

@@ -4,14 +4,16 @@
 use std::path::Path;
 
 /// One object, and one skeleton, each.
-pub const OBJECTS: [&str; 10] = [
+pub const OBJECTS: [&str; 12] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
     "options/inject",
     "token/token",
+    "token/forward_xdp",
     "token/gate",
+    "token/gateway",
     "tools/clock",
     "tools/generator",
     "tools/hooks",

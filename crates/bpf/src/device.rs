@@ -69,6 +69,12 @@ pub fn name_of(index: u32) -> io::Result<Option<String>> {
     present(netdevice::index_to_name(any_socket()?, index).map_err(Into::into))
 }
 
+/// The number of the interface of this name in the calling thread's namespace; `None`: there is
+/// none, or that cannot be told.
+pub fn index_of(name: &str) -> Option<u32> {
+    netdevice::name_to_index(any_socket().ok()?, name).ok()
+}
+
 /// Makes "no such interface" an answer: `None` in place of the error.
 fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {

@@ -91,6 +91,14 @@ pub mod skeleton {
     pub mod token {
         include!(concat!(env!("OUT_DIR"), "/token.skel.rs"));
     }
+    /// `bpf/token/gateway.bpf.c`
+    pub mod gateway {
+        include!(concat!(env!("OUT_DIR"), "/gateway.skel.rs"));
+    }
+    /// `bpf/token/forward_xdp.bpf.c`
+    pub mod forward_xdp {
+        include!(concat!(env!("OUT_DIR"), "/forward_xdp.skel.rs"));
+    }
     /// `bpf/token/gate.bpf.c`
     pub mod gate {
         include!(concat!(env!("OUT_DIR"), "/gate.skel.rs"));

@@ -4,18 +4,23 @@
 //! they are made of do not.
 
 mod gate;
+mod gateway;
 mod interface_signer;
 mod policy;
 mod programs;
 mod refused;
 
 pub use gate::match_pin;
+pub use gateway::{GatewayKind, GatewayProgram};
 pub use interface_signer::{InterfaceSigner, SignedKind};
-pub use policy::{Claim, Conduit, DafStates, Requirement, Scope, TokenPolicy};
+pub use policy::{Claim, Conduit, DafStates, Forwarded, Requirement, Scope, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -161,6 +166,24 @@ pub struct DatagramFlowCounts {
     pub logged: FlowTableCounts,
 }
 
+/// Packets whose tokens were overwritten at an uplink; see `enum token_stripping`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct StripCounts {
+    /// That came in, with a TCP option.
+    pub in_tcp: u64,
+    /// That came in, with an option of IPv4 or IPv6.
+    pub in_ip: u64,
+    /// That went out, with a TCP option.
+    pub out_tcp: u64,
+    /// That went out, with an option of IPv4 or IPv6.
+    pub out_ip: u64,
+    /// Dropped, for the kernel failed.
+    pub broken: u64,
+}
+
+/// Connections that a gateway forwards and that are remembered.
+pub const MAX_FORWARD_FLOWS: usize = abi::TOKEN_FORWARD_FLOWS as usize;
+
 /// Flows of each of these tables at most.
 pub const MAX_DATAGRAM_FLOWS: usize = abi::TOKEN_DATAGRAM_FLOWS as usize;
 
@@ -218,6 +241,10 @@ pub struct Tokens {
     /// In the order of `enum token_udp_table`.
     udp_flows: [MapHandle; abi::TOKEN_UDP_TABLES as usize],
     udp_taken: MapHandle,
+    /// The directory of its pins: tables of a gateway are made when one is wanted.
+    dir: PathBuf,
+    /// The most forwarded connections that were told to have gone.
+    forward_evicted: AtomicU64,
     /// The most flows that were told to have gone from each of these tables.
     udp_evicted: [AtomicU64; abi::TOKEN_UDP_TABLES as usize],
     requirements: MapHandle,
@@ -267,6 +294,12 @@ pub fn network_namespace() -> Result<u64> {
 
 /// asm-generic/socket.h
 const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// The compiler's own (`token_bp.bss`) are none of ours.
+fn is_pinned(map: &std::ffi::OsStr) -> bool {
+    let name = map.to_string_lossy();
+    name.starts_with("token_") && !name.contains('.')
+}
 
 /// The bytes of a value that goes to the kernel.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
@@ -347,6 +380,9 @@ impl Tokens {
             (&policy.sign_to, abi::TOKEN_SIGN_TO, policy.sign_scope),
             (&policy.sign_udp_to, abi::TOKEN_SIGN_UDP_TO, Scope::Flow),
         ];
+        for prefix in &policy.keep {
+            self.put_network(generation << 8 | abi::TOKEN_KEEP, prefix, 1)?;
+        }
         for (networks, number, scope) in signed_to {
             for (prefix, conduit) in networks {
                 let value = *conduit as u32 | scope.number() << abi::TOKEN_SCOPE_SHIFT;
@@ -357,13 +393,14 @@ impl Tokens {
             self.ports.store(bank * PORTS + port, 0);
             self.udp_ports.store(bank * PORTS + port, 0);
         }
+        let before = self.taken_up_until(control.generation)?;
         let mut met = std::collections::BTreeMap::<IdentityPrefix, u64>::new();
         for (number, requirement) in policy.requirements.iter().enumerate() {
             let id = generation << 8 | number as u32;
             for prefix in requirement.networks.iter().flatten() {
                 self.put_network(id, prefix, 1)?;
             }
-            let raw = token_requirement {
+            let mut raw = token_requirement {
                 networks: requirement.networks.as_ref().map_or(0, |_| id),
                 mode: (match requirement.drops {
                     true => abi::TOKEN_REQUIRE,
@@ -372,6 +409,18 @@ impl Tokens {
                 scope: requirement.scope.number() as u8,
                 ..token_requirement::default()
             };
+            if let Some(of) = &requirement.forwarded {
+                raw.to = id + abi::TOKEN_FORWARD_TO;
+                for prefix in &of.to {
+                    self.put_network(raw.to, prefix, 1)?;
+                }
+                raw.name = requirement.name();
+                raw.before_until = match before.get(&raw.name) {
+                    Some(until) => *until,
+                    None if of.takes_up == 0 => 0,
+                    None => crate::clock::boottime() + u64::from(of.takes_up) * 1_000_000_000,
+                };
+            }
             let key = slot(number).to_ne_bytes();
             self.requirements
                 .update(&key, bytes_of(&raw), MapFlags::ANY)
@@ -417,6 +466,11 @@ impl Tokens {
             .fold(0, |bits, (number, of)| {
                 bits | u64::from(of.scope == Scope::Daf) << number
             });
+        control.forward = (0..)
+            .zip(&policy.requirements)
+            .fold(0, |bits, (number, of)| {
+                bits | u64::from(of.forwarded.is_some()) << number
+            });
         control.netns = policy.netns;
         control.generation = generation;
         control.requirements = policy.requirements.len() as u32;
@@ -438,6 +492,32 @@ impl Tokens {
         remove_stale(&self.identities, |key| {
             !<IdentityPrefix>::try_from(key).is_ok_and(|key| met.contains_key(&key))
         })
+    }
+
+    /// Until when each requirement about forwarded packets of the policy in force takes up
+    /// connections that were there before, by its name.
+    fn taken_up_until(&self, generation: u32) -> Result<std::collections::BTreeMap<u64, u64>> {
+        let first = match generation & 1 == 1 {
+            true => abi::TOKEN_REQUIREMENTS,
+            false => 0,
+        };
+        let mut until = std::collections::BTreeMap::new();
+        if generation == 0 {
+            return Ok(until);
+        }
+        let count = self.control()?.requirements;
+        for place in first..first + count {
+            let found = self
+                .requirements
+                .lookup(&place.to_ne_bytes(), MapFlags::ANY)
+                .context(|| "read a requirement of tokens".into())?;
+            if let Some(found) = found.as_deref().and_then(value_of::<token_requirement>)
+                && found.name != 0
+            {
+                until.insert(found.name, found.before_until);
+            }
+        }
+        Ok(until)
     }
 
     /// Says since when UDP ports want tokens: those of the policy in force keep their time,
@@ -640,6 +720,45 @@ impl Tokens {
             proven: read(abi::TOKEN_UDP_PROVEN)?,
             own: read(abi::TOKEN_UDP_OWN)?,
             logged: read(abi::TOKEN_UDP_LOGGED)?,
+        })
+    }
+
+    /// A table of a gateway; `None`: there is none.
+    fn table(&self, name: &str) -> Option<MapHandle> {
+        MapHandle::from_pinned_path(self.dir.join(name)).ok()
+    }
+
+    /// How many connections that this host forwards have proved themselves.
+    pub fn forward_flows(&self) -> Result<FlowTableCounts> {
+        let tables = ["token_forward_taken", "token_forward_flows"].map(|name| self.table(name));
+        let [Some(taken), Some(flows)] = tables else {
+            return Ok(FlowTableCounts::default());
+        };
+        // As of the others.
+        let taken = sum_of(&taken, 0, "tokens")?;
+        let present = count_keys(&flows)?;
+        let gone = taken.saturating_sub(present);
+        Ok(FlowTableCounts {
+            present,
+            evicted: self
+                .forward_evicted
+                .fetch_max(gone, Ordering::Relaxed)
+                .max(gone),
+        })
+    }
+
+    /// Packets whose tokens were overwritten at an uplink.
+    pub fn strippings(&self) -> Result<StripCounts> {
+        let Some(table) = self.table("token_strippings") else {
+            return Ok(StripCounts::default());
+        };
+        let read = |number| sum_of(&table, number, "tokens");
+        Ok(StripCounts {
+            in_tcp: read(abi::TOKEN_STRIPPED_IN_TCP)?,
+            in_ip: read(abi::TOKEN_STRIPPED_IN_IP)?,
+            out_tcp: read(abi::TOKEN_STRIPPED_OUT_TCP)?,
+            out_ip: read(abi::TOKEN_STRIPPED_OUT_IP)?,
+            broken: read(abi::TOKEN_STRIP_BROKEN)?,
         })
     }
 

@@ -27,6 +27,8 @@ use weir_token::{
 mod daf;
 #[path = "root_token/datagrams.rs"]
 mod datagrams;
+#[path = "root_token/forward.rs"]
+mod forward;
 #[path = "root_token/known_flows.rs"]
 mod known_flows;
 #[path = "root_token/segments.rs"]
@@ -137,6 +139,7 @@ impl Known {
             sign_scope: Scope::Flow,
             netns: 0,
             sign_udp_to: Vec::new(),
+            keep: Vec::new(),
             requirements: vec![Requirement {
                 ports: vec![PORTS],
                 udp_ports: vec![PORTS],
@@ -144,6 +147,7 @@ impl Known {
                 identities: vec![self.prefix()],
                 drops: true,
                 scope: Scope::Flow,
+                forwarded: None,
             }],
             keys: vec![self.id.number()],
             claims: vec![Claim {

@@ -7,6 +7,7 @@
 //! that they have, and ports want what they wanted.
 
 mod conduits;
+mod gateway;
 mod interfaces;
 pub mod keys;
 mod status;
@@ -46,11 +47,12 @@ use crate::{
 };
 use conduits::Conduits;
 pub use conduits::{ConduitStatus, ProbeFileError, complaints, conduits};
+use gateway::Gateway;
 use interfaces::{SigningInterfaces, Wanted};
 use keys::KeysError;
 pub use status::{
-    DatagramFlowStatus, DatagramStatus, FlowTableStatus, KeyStatus, RequirementStatus,
-    SegmentStatus, SigningStatus, TokenStatus,
+    DatagramFlowStatus, DatagramStatus, FlowTableStatus, ForwardStatus, KeyStatus,
+    RequirementStatus, SegmentStatus, SigningStatus, StripStatus, TokenStatus,
 };
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
@@ -68,6 +70,8 @@ const ABOUT_KERNEL: &str = "token:kernel";
 const ABOUT_INTERFACES: &str = "token:interfaces";
 const ABOUT_CONDUITS: &str = "token:conduits";
 const ABOUT_SEGMENTS: &str = "token:segments";
+const ABOUT_FORWARD: &str = "token:forward";
+const ABOUT_STRIP: &str = "token:strip";
 
 /// The alert about dropped segments ends so long after the last one.
 const QUIET: Duration = Duration::from_secs(60);
@@ -133,6 +137,7 @@ struct State {
     followed: Instant,
     datagrams: AtInterfaces,
     segments: AtInterfaces,
+    gateway: Gateway,
     looked: Instant,
     /// When it was looked last whether conduits are to be chosen again.
     chose: Instant,
@@ -170,11 +175,13 @@ fn signs(config: &TokenConfig) -> bool {
     signs_tcp || !config.sign_udp_to.is_empty()
 }
 
-/// Does a configuration take keys of tokens? Signatures of DAF alone do not.
+/// Does a configuration take keys of tokens? Signatures of DAF alone do not, nor does what only
+/// overwrites tokens.
 fn wants_keys(config: &TokenConfig) -> bool {
     let mut requirements = config.requirements.iter();
     let wants = requirements.any(|requirement| requirement.scope != Scope::Daf);
-    signs(config) || wants || config.daf_secret.is_none()
+    let goes_by_others = config.daf_secret.is_some() || config.strip.is_some();
+    signs(config) || wants || !goes_by_others
 }
 
 /// The kernel's word for a scope.
@@ -213,6 +220,10 @@ fn policy_of(
         identities: requirement.aggregates.iter().map(prefix_of).collect(),
         drops: requirement.drops && !observe,
         scope: scope_of(requirement.scope),
+        forwarded: requirement.to.as_ref().map(|to| kernel::Forwarded {
+            to: to.clone(),
+            takes_up: config.forward.as_ref().map_or(0, |of| of.takes_up),
+        }),
     });
     let mut named: Vec<_> = config
         .requirements
@@ -233,6 +244,11 @@ fn policy_of(
         sign_scope: scope_of(config.scope),
         netns,
         sign_udp_to: conduits.kernel(true),
+        keep: config
+            .strip
+            .iter()
+            .flat_map(|of| of.except.clone())
+            .collect(),
         requirements: requirements.collect(),
         keys: keys.accepted().map(|(id, _)| id.number()).collect(),
         claims: claims.collect(),
@@ -294,6 +310,8 @@ impl Tokens {
                 ABOUT_INTERFACES,
                 ABOUT_CONDUITS,
                 ABOUT_SEGMENTS,
+                ABOUT_FORWARD,
+                ABOUT_STRIP,
             ];
             for about in all {
                 self.alerts.clear(about);
@@ -383,6 +401,7 @@ impl Tokens {
             Scope::Daf => signer_at(true, SignedKind::Daf)?,
         };
         let dropped = kernel.segments()?.dropped();
+        let gateway = Gateway::new(config, &loaded)?;
         let (signers, datagrams_at, segments_at) = match state.take() {
             Some(state) => (state.signers, state.datagrams.at, state.segments.at),
             // With keys that may be over: all of them are written anew, or go.
@@ -417,6 +436,7 @@ impl Tokens {
                 segments_at,
                 &[SignedKind::Segments, SignedKind::Daf],
             ),
+            gateway,
             looked: Instant::now(),
             chose: Instant::now(),
             conduits,
@@ -431,7 +451,12 @@ impl Tokens {
         loaded.end_other_forms_at_interfaces();
         // Before connections begin whose segments are to be signed there.
         fresh.follow_interfaces();
-        let attached = followed.and_then(|()| loaded.attach(!config.requirements.is_empty()));
+        // In this order: what moves to another hook is never without.
+        fresh.gateway.follow(true);
+        fresh.gateway.end_others(&loaded);
+        let mut of_sockets = config.requirements.iter();
+        let verifies = of_sockets.any(|requirement| requirement.to.is_none());
+        let attached = followed.and_then(|()| loaded.attach(verifies));
         fresh.failed = attached.as_ref().err().map(ToString::to_string);
         self.alert_signing(&fresh);
         *state = Some(fresh);
@@ -459,6 +484,8 @@ impl Tokens {
             (ABOUT_INTERFACES, at_interfaces),
             (ABOUT_CONDUITS, state.conduits.problem.clone()),
             (ABOUT_SEGMENTS, dropping),
+            (ABOUT_FORWARD, state.gateway.forward_problem()),
+            (ABOUT_STRIP, state.gateway.strip_problem()),
         ] {
             match problem {
                 None => self.alerts.clear(about),
@@ -522,6 +549,9 @@ impl Tokens {
             let Some(state) = &mut *guard else { continue };
             let is_due = state.followed.elapsed() >= FOLLOW;
             let mut done = state.follow_programs(&self.apps);
+            if state.gateway.follow(is_due) {
+                self.alert_signing(state);
+            }
             if is_due {
                 state.followed = Instant::now();
                 done = done.and_then(|()| state.kernel.put_clock(kernel::clock_offset()));

@@ -1,9 +1,12 @@
 //! `[token]` and `[token.require.NAME]`: to whom connections and datagrams are signed, and
-//! which ports want a token.
+//! which ports want a token; and `[token.forward]`: which ports behind this host;
+//! and `[token.strip]`: where tokens of others are overwritten.
 
 mod compat;
 mod conduits;
+mod forward;
 mod overlap;
+mod strip;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,6 +26,8 @@ use weir_core::{PortRange, Prefix, Protocol, balance::acl::Who};
 use weir_identity::{AppConfig, Digest, Peer, Rule};
 
 pub use conduits::{Conduit, ProbeUse};
+pub use forward::ForwardConfig;
+pub use strip::{StripConfig, StripDirection};
 
 /// Where keys are by default.
 pub const DEFAULT_KEYS: &str = "/etc/weir/token-keys";
@@ -112,6 +117,16 @@ pub const MANUAL: &[Table] = &[
                 NONE,
                 "Ports that want a token; tables, see below.",
             ),
+            key(
+                "forward",
+                NONE,
+                "Ports behind this host, as a gateway, that want a token; a table, see below.",
+            ),
+            key(
+                "strip",
+                NONE,
+                "Uplinks at which tokens of others are overwritten; a table, see below.",
+            ),
         ],
     },
     Table {
@@ -153,6 +168,9 @@ pub const MANUAL: &[Table] = &[
             ),
         ],
     },
+    forward::TABLE,
+    forward::REQUIREMENT,
+    strip::TABLE,
 ];
 
 const PORTS: &str = "a list of TCP and UDP ports such as [\"22/tcp\", \"6000-6010/udp\"]";
@@ -211,14 +229,20 @@ pub struct TokenConfig {
     pub probe: Option<ProbeUse>,
     /// The directory of the control group; `None`: the root.
     pub cgroup: Option<PathBuf>,
+    /// Where forwarded packets are judged; there is one where a requirement is about these.
+    pub forward: Option<ForwardConfig>,
+    /// Where tokens of others are overwritten.
+    pub strip: Option<StripConfig>,
     /// Two that are about one port and source want the same.
     pub requirements: Vec<Requirement>,
 }
 
-/// A checked `[token.require.NAME]`, or what a rule of `[app]` with `peer` wants.
+/// A checked `[token.require.NAME]` or `[token.forward.require.NAME]`, or what a rule of `[app]`
+/// with `peer` wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// What stands in the place of NAME; of a rule `app.rules.NAME`.
+    /// What stands in the place of NAME; of a rule `app.rules.NAME`, of one about forwarded
+    /// packets `forward.NAME`.
     pub name: String,
     /// TCP and UDP ports.
     pub ports: Vec<PortRange>,
@@ -230,6 +254,9 @@ pub struct Requirement {
     pub drops: bool,
     /// What the tokens at these ports are about.
     pub scope: Scope,
+    /// It is about packets that this host forwards to these networks; `None`: about those for
+    /// its own sockets.
+    pub to: Option<Vec<Prefix>>,
 }
 
 /// Reads `[token]`; rules of `[app]` with `peer` want tokens as well.
@@ -309,7 +336,7 @@ pub fn read(
         let line = table.line();
         check_name(&table, "requirement", &name);
         let mistakes = table.mistakes();
-        let requirement = requirement(&name, &mut table);
+        let requirement = requirement(&name, &format!("[token.require.{name}]"), &mut table);
         if let Some(mistake) = note_tags(&mut tags, &requirement) {
             table.error(
                 line,
@@ -322,6 +349,8 @@ pub fn read(
             requirements.push((requirement, line));
         }
     }
+    let forward = forward::read(&mut section, &mut requirements, &mut tags);
+    let strip = strip::read(&mut section);
     for (rule, rule_line) in rules {
         let requirement = of_rule(rule);
         if let Some(mistake) = note_tags(&mut tags, &requirement) {
@@ -345,7 +374,7 @@ pub fn read(
             ),
         );
     }
-    if !signs && requirements.is_empty() {
+    if !signs && requirements.is_empty() && strip.is_none() {
         warnings.push(format!(
             "{}: [token] signs nothing and requires nothing",
             section.place(line)
@@ -361,6 +390,8 @@ pub fn read(
         interfaces,
         conduits,
         probe,
+        forward,
+        strip,
         cgroup: own_cgroup.or_else(|| of_app.flatten().map(Path::to_owned)),
         requirements: requirements.into_iter().map(|(r, _)| r).collect(),
     })
@@ -396,12 +427,13 @@ fn of_rule(rule: &Rule) -> Requirement {
         aggregates: rule.peer.clone(),
         drops: true,
         scope: Scope::Flow,
+        to: None,
     }
 }
 
-fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
+/// Reads a requirement, whose head is `of`.
+fn requirement(name: &str, of: &str, table: &mut Section<'_, '_>) -> Requirement {
     let line = table.line();
-    let of = format!("[token.require.{name}]");
     let mut ports = Vec::new();
     match table.list("ports", PORTS) {
         None if table.mistakes() == 0 || !table.has("ports") => {
@@ -432,7 +464,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
             }
         }
     }
-    let compat = compat::read_required(table, &of, &ports);
+    let compat = compat::read_required(table, of, &ports);
     let mut aggregates = Vec::new();
     let had_aggregate = table.has("aggregate");
     let typed = match table.word_or_list("aggregate", AGGREGATES) {
@@ -467,7 +499,7 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
     let from_line = table.line_of("from").unwrap_or(line);
     let from = prefixes(table, "from");
     if compat.is_some() {
-        compat::check_sources(table, &of, from_line, from.as_deref());
+        compat::check_sources(table, of, from_line, from.as_deref());
     }
     let modes = [("require", true), ("log", false)];
     let drops = table.choice("mode", &modes).is_none_or(|at| at.value);
@@ -491,23 +523,29 @@ fn requirement(name: &str, table: &mut Section<'_, '_>) -> Requirement {
         aggregates,
         drops,
         scope,
+        to: None,
     }
 }
 
 /// `interfaces`, at which packets get tokens, if any do.
 fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>> {
-    let list = section.list("interfaces", INTERFACES)?;
-    if !is_any {
+    if let (Some(line), false) = (section.line_of("interfaces"), is_any) {
         section.error(
-            list.line,
+            line,
             "interfaces in [token] without sign_udp_to, without \"ip-option\" in conduits, and without scope \"payload\" or compat: other tokens are not put in at interfaces; allowed: one of these beside it, or no interfaces",
         );
     }
+    interface_names(section, "[token]")
+}
+
+/// The names in `interfaces` of a table whose head is `of`.
+fn interface_names(section: &mut Section<'_, '_>, of: &str) -> Option<Vec<String>> {
+    let list = section.list("interfaces", INTERFACES)?;
     if list.value.is_empty() || list.value.len() > MAX_INTERFACES {
         let count = list.value.len();
         section.error(
             list.line,
-            format!("interfaces in [token] has {count} names; allowed: {INTERFACES}"),
+            format!("interfaces in {of} has {count} names; allowed: {INTERFACES}"),
         );
     }
     let mut seen = BTreeSet::new();
@@ -515,7 +553,7 @@ fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>
         if !seen.insert(value.as_str()) {
             section.error(
                 *line,
-                format!("interfaces in [token] has {value:?} twice; allowed: each interface once"),
+                format!("interfaces in {of} has {value:?} twice; allowed: each interface once"),
             );
             continue;
         }
@@ -526,7 +564,7 @@ fn interfaces(section: &mut Section<'_, '_>, is_any: bool) -> Option<Vec<String>
             let value: String = value.chars().take(64).collect();
             section.error(
                 *line,
-                format!("interfaces in [token] has {value:?}, which is no name of an interface; allowed: {INTERFACES}"),
+                format!("interfaces in {of} has {value:?}, which is no name of an interface; allowed: {INTERFACES}"),
             );
         }
     }

@@ -132,9 +132,13 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}{}: {} {} proven, {} packets dropped{}{}",
+            "  {} {}{}{}: {} {} proven, {} packets dropped{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
+            match list(&requirement["to"]) {
+                none if none.is_empty() => none,
+                to => format!(" of {to}, forwarded"),
+            },
             match requirement["scope"].as_str() {
                 Some("payload") => ", each segment",
                 Some("daf") => ", each segment by DAF",
@@ -148,6 +152,43 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             requirement["dropped"],
             if refused.is_empty() { "" } else { ": " },
             refused.join(", "),
+        ))?;
+    }
+    let forward = &token["forward"];
+    if !forward.is_null() {
+        let connections = &forward["connections"];
+        wrapped(format!(
+            "  forwarded packets judged at {}{}: {} connections known, of {}{}, those of before {}",
+            interfaces(&forward["interfaces"]),
+            match list(&forward["by_xdp"]) {
+                none if none.is_empty() => none,
+                names => format!(" (by XDP at {names})"),
+            },
+            connections["flows"],
+            forward["limit"],
+            match connections["evicted"].as_u64() {
+                Some(0) | None => String::new(),
+                Some(gone) => format!(" ({gone} forgotten for others)"),
+            },
+            match forward["established"] == "pass" {
+                true => "pass",
+                false => "dropped",
+            },
+        ))?;
+    }
+    let strip = &token["strip"];
+    if !strip.is_null() {
+        let sum = |names: [&str; 2]| -> u64 {
+            let counts = names.iter().filter_map(|name| strip[*name].as_u64());
+            counts.sum()
+        };
+        wrapped(format!(
+            "  tokens of others overwritten at {} ({}): of {} packets that came in, {} that went out, {} dropped for the kernel failed",
+            interfaces(&strip["interfaces"]),
+            text(&strip["direction"]),
+            sum(["in_tcp", "in_ip"]),
+            sum(["out_tcp", "out_ip"]),
+            strip["broken"],
         ))?;
     }
     let flows = &token["datagram_flows"];

@@ -83,7 +83,7 @@ pub struct InterfaceSigner {
 }
 
 /// The number of this network namespace.
-fn namespace() -> Result<u64> {
+pub(super) fn namespace() -> Result<u64> {
     let found = fs::metadata("/proc/self/ns/net");
     let found = found.context(|| "tell this network namespace from others".into())?;
     Ok(found.ino())
@@ -151,7 +151,12 @@ impl InterfaceSigner {
 
 /// Has an interface run a program, at the first of these hooks that the kernel has. One that
 /// is there already is left, or gets this program.
-fn attach_program(ifindex: u32, program: &OwnedFd, hooks: [Hook; 2], pin: PathBuf) -> Result<()> {
+pub(super) fn attach_program(
+    ifindex: u32,
+    program: &OwnedFd,
+    hooks: [Hook; 2],
+    pin: PathBuf,
+) -> Result<()> {
     let program = program.as_fd();
     if let Ok(link) = Link::open(&pin) {
         if link.runs(program) {

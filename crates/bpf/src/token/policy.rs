@@ -33,6 +33,16 @@ impl Scope {
     }
 }
 
+/// What a requirement about forwarded packets has beside others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Forwarded {
+    /// Networks to which the packets go; never empty.
+    pub to: Vec<Prefix>,
+    /// For so many seconds after it has come into force, connections that are not known are
+    /// taken for such that were there before; 0: none is.
+    pub takes_up: u32,
+}
+
 /// Ports that want a token, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
@@ -48,6 +58,26 @@ pub struct Requirement {
     pub drops: bool,
     /// What the tokens at the TCP ports are about.
     pub scope: Scope,
+    /// It is about packets that this host forwards, and not about its sockets; `None`: it is
+    /// about these.
+    pub forwarded: Option<Forwarded>,
+}
+
+impl Requirement {
+    /// What one about forwarded packets is known by from one policy to the next: ports and
+    /// networks, and not whom it names. Never 0.
+    pub(super) fn name(&self) -> u64 {
+        // Its keys are always the same ones.
+        let mut hasher = DefaultHasher::new();
+        (
+            &self.ports,
+            &self.udp_ports,
+            &self.networks,
+            &self.forwarded,
+        )
+            .hash(&mut hasher);
+        hasher.finish().max(1)
+    }
 }
 
 /// An identity that a token may claim, with the key that belongs to it.
@@ -94,6 +124,8 @@ pub struct TokenPolicy {
     pub netns: u64,
     /// To whom UDP datagrams are signed.
     pub sign_udp_to: Vec<(Prefix, Conduit)>,
+    /// Networks to which, and from which, tokens stay at an uplink.
+    pub keep: Vec<Prefix>,
     /// The first one that is about a port and a source decides.
     pub requirements: Vec<Requirement>,
     /// The ids of keys that are accepted.
@@ -109,7 +141,8 @@ impl TokenPolicy {
     /// there; 0: of none.
     pub(super) fn udp_sources(&self) -> Vec<u64> {
         let mut all = vec![0_u64; PORTS];
-        for requirement in &self.requirements {
+        let of_sockets = self.requirements.iter();
+        for requirement in of_sockets.filter(|one| one.forwarded.is_none()) {
             let mut networks = requirement.networks.clone();
             networks.iter_mut().for_each(|all| all.sort_unstable());
             // Its keys are always the same ones.
@@ -157,9 +190,14 @@ impl TokenPolicy {
             ));
         }
         let networks = self.requirements.iter();
-        let networks = networks.flat_map(|requirement| requirement.networks.iter().flatten());
+        let networks = networks.flat_map(|requirement| {
+            let to = requirement.forwarded.iter().flat_map(|of| &of.to);
+            requirement.networks.iter().flatten().chain(to)
+        });
         let signed_to = self.sign_to.iter().chain(&self.sign_udp_to);
-        let keys = networks.chain(signed_to.map(|(prefix, _)| prefix));
+        let keys = networks
+            .chain(signed_to.map(|(prefix, _)| prefix))
+            .chain(&self.keep);
         let networks: usize = keys.map(|prefix| mapped::key_count(*prefix)).sum();
         let identities = self.requirements.iter().map(|r| r.identities.len());
         let limits = [
@@ -195,6 +233,7 @@ mod tests {
             identities: vec![[1; 16]],
             drops: true,
             scope: Scope::Flow,
+            forwarded: None,
         };
         let sources = |requirements: &[Requirement]| {
             let policy = TokenPolicy {
@@ -231,6 +270,7 @@ mod tests {
             identities: vec![[1; 16]],
             drops: true,
             scope: Scope::Flow,
+            forwarded: None,
         };
         let mut policy = TokenPolicy {
             requirements: vec![requirement.clone(); MAX_REQUIREMENTS],

@@ -18,7 +18,10 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use super::{InterfaceSigner, PORTS, SignedKind, Tokens, gate, interface_signer};
+use super::{
+    GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, gate, gateway,
+    interface_signer, is_pinned,
+};
 use crate::{
     abi,
     error::{Context, Result},
@@ -59,12 +62,6 @@ pub struct Loaded {
     of_instance: PathBuf,
     /// Those of tables and links, of this form.
     dir: PathBuf,
-}
-
-/// The compiler's own (`token_bp.bss`) are none of ours.
-fn is_pinned(map: &std::ffi::OsStr) -> bool {
-    let name = map.to_string_lossy();
-    name.starts_with("token_") && !name.contains('.')
 }
 
 /// Below an instance's pins.
@@ -189,6 +186,8 @@ impl Tokens {
             ],
             udp_taken: handle(&maps.token_udp_taken)?,
             udp_evicted: Default::default(),
+            dir: dir.to_owned(),
+            forward_evicted: Default::default(),
             requirements: handle(&maps.token_requirements)?,
             claims: handle(&maps.token_claims)?,
             daf_keys: handle(&maps.token_daf_keys)?,
@@ -324,6 +323,20 @@ impl Loaded {
         )))
     }
 
+    /// What this host does as a gateway, at interfaces: it is loaded now, over the tables that
+    /// there are.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn gateway(&self, kind: GatewayKind) -> Result<GatewayProgram> {
+        gateway::load(&self.dir, kind)
+    }
+
+    /// Takes what it does so away from every interface.
+    pub fn end_gateway(&self, kind: GatewayKind) {
+        gateway::end(&self.dir, kind);
+    }
+
     /// Takes tokens of datagrams, or segments, away from every interface.
     pub fn end_signing_at_interfaces(&self, kind: SignedKind) {
         interface_signer::end(&self.dir, kind);
@@ -445,5 +458,8 @@ fn detach_form(dir: &Path) -> Result<()> {
         }
     }
     interface_signer::end_all(dir);
+    for kind in GatewayKind::ALL {
+        gateway::end(dir, kind);
+    }
     pins::remove_tree(dir)
 }

@@ -16,10 +16,10 @@ use weir_token::{Datagram, DatagramStatement, TokenOption, VERSION, verify::Veri
 
 use super::{FROM, Known, Lab, MATCH, PACKETS, PORTS, ROOT, Random, epoch};
 
-type Flow = ((IpAddr, u16), (IpAddr, u16));
+pub type Flow = ((IpAddr, u16), (IpAddr, u16));
 
 /// A datagram of this flow, with a right token of this epoch, or with none.
-fn frame(known: &Known, (source, dest): Flow, epoch: Option<u64>, padding: usize) -> Vec<u8> {
+pub fn frame(known: &Known, (source, dest): Flow, epoch: Option<u64>, padding: usize) -> Vec<u8> {
     let token = epoch.map(|epoch| {
         let statement = DatagramStatement {
             key_id: known.id,

@@ -42,6 +42,7 @@ impl Known {
             identities: vec![OTHER],
             drops,
             scope: Scope::Flow,
+            forwarded: None,
         };
         policy.requirements.insert(0, first);
         policy

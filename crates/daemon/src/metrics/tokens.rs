@@ -16,6 +16,10 @@ pub struct TokenMetrics {
     dropped: Totals<1>,
     flows: Gauges<1>,
     evicted: Totals<1>,
+    connections: Gauges<0>,
+    connections_evicted: Totals<0>,
+    stripped: Totals<2>,
+    strip_broken: Totals<0>,
 }
 
 impl TokenMetrics {
@@ -62,6 +66,26 @@ impl TokenMetrics {
                 "Flows of UDP datagrams that were forgotten because 65,536 others were used later.",
                 &["table"],
             ),
+            connections: registry.gauges(
+                "weir_token_forward_connections",
+                "TCP connections that this host forwards and that have proved themselves; 65,536 at most.",
+                &[],
+            ),
+            connections_evicted: registry.totals(
+                "weir_token_forward_connections_evicted_total",
+                "Such connections that were forgotten because 65,536 others were used later.",
+                &[],
+            ),
+            stripped: registry.totals(
+                "weir_token_stripped_packets_total",
+                "Packets whose tokens were overwritten at an uplink, by where these stood: tcp, or ip (signatures of DAF too).",
+                &["direction", "header"],
+            ),
+            strip_broken: registry.totals(
+                "weir_token_strip_dropped_total",
+                "Packets dropped at an uplink because the kernel failed while a token was overwritten.",
+                &[],
+            ),
         }
     }
 
@@ -104,6 +128,22 @@ impl TokenMetrics {
                 samples.total(self.packets, [&requirement.name, outcome], *count);
             }
             samples.total(self.dropped, [&requirement.name], requirement.dropped);
+        }
+        if let Some(forward) = &token.forward {
+            let of = &forward.connections;
+            samples.gauge(self.connections, [], of.flows);
+            samples.total(self.connections_evicted, [], of.evicted);
+        }
+        if let Some(strip) = &token.strip {
+            for (direction, header, count) in [
+                ("in", "tcp", strip.in_tcp),
+                ("in", "ip", strip.in_ip),
+                ("out", "tcp", strip.out_tcp),
+                ("out", "ip", strip.out_ip),
+            ] {
+                samples.total(self.stripped, [direction, header], count);
+            }
+            samples.total(self.strip_broken, [], strip.broken);
         }
         if let Some(flows) = &token.datagram_flows {
             for (table, of) in [

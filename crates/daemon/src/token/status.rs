@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_bpf::token::{self as kernel, FlowTableCounts, MAX_DATAGRAM_FLOWS, Outcome};
+use weir_bpf::token::{
+    self as kernel, FlowTableCounts, GatewayKind, MAX_DATAGRAM_FLOWS, MAX_FORWARD_FLOWS, Outcome,
+};
 use weir_core::Protocol;
 use weir_identity::Digest;
 use weir_token::{
@@ -27,6 +29,10 @@ pub struct TokenStatus {
     pub signing: Option<SigningStatus>,
     /// The side that verifies, in the order in which requirements are asked.
     pub requirements: Vec<RequirementStatus>,
+    /// Where forwarded packets are judged; `None`: nowhere.
+    pub forward: Option<ForwardStatus>,
+    /// Where tokens of others are overwritten; `None`: nowhere.
+    pub strip: Option<StripStatus>,
     /// Flows of UDP datagrams that are remembered; `None`: no requirement is about UDP.
     pub datagram_flows: Option<DatagramFlowStatus>,
     /// The pinned program by which iptables on a gateway asks these requirements (`-m bpf
@@ -157,6 +163,43 @@ pub struct DatagramFlowStatus {
     pub logged: FlowTableStatus,
 }
 
+/// Packets that this host forwards, as they are judged: each requirement about them is among the
+/// others.
+#[derive(Debug, Clone, Serialize)]
+pub struct ForwardStatus {
+    /// Interfaces at which they are judged.
+    pub interfaces: Vec<String>,
+    /// Those of them where that is done in the driver.
+    pub by_xdp: Vec<String>,
+    /// `drop`, or `pass`: what becomes of TCP connections that were there before.
+    pub established: &'static str,
+    /// TCP connections that have proved themselves, so that their later packets pass.
+    pub connections: FlowTableStatus,
+    /// So many are remembered; then those go that were used least.
+    pub limit: usize,
+}
+
+/// Packets whose tokens were overwritten.
+#[derive(Debug, Clone, Serialize)]
+pub struct StripStatus {
+    /// Interfaces at which they are.
+    pub interfaces: Vec<String>,
+    /// `in`, `out` or `both`.
+    pub direction: &'static str,
+    /// Networks beyond them whose tokens stay.
+    pub except: Vec<String>,
+    /// Packets that came in with a token as a TCP option.
+    pub in_tcp: u64,
+    /// Packets that came in with one in the IP header, or a signature of DAF.
+    pub in_ip: u64,
+    /// Packets that went out with a token as a TCP option.
+    pub out_tcp: u64,
+    /// Packets that went out with one in the IP header, or a signature of DAF.
+    pub out_ip: u64,
+    /// Packets dropped because the kernel failed.
+    pub broken: u64,
+}
+
 /// One table of flows.
 #[derive(Debug, Clone, Serialize)]
 pub struct FlowTableStatus {
@@ -185,6 +228,8 @@ pub struct RequirementStatus {
     /// What tokens at its TCP ports are about: `flow`, or `payload`; or `daf`: signatures of DAF
     /// are wanted, and no tokens.
     pub scope: &'static str,
+    /// Networks behind this host that it is about; `None`: it is about sockets of this host.
+    pub to: Option<Vec<String>>,
     /// Ports and ranges of them, as `8080/tcp`.
     pub ports: Vec<String>,
     /// Sources that it is about; `None`: all.
@@ -294,6 +339,41 @@ impl State {
                 })
             }
         };
+        let forward = match &config.forward {
+            Some(of) => Some(ForwardStatus {
+                interfaces: self.gateway.names(GatewayKind::Forward),
+                by_xdp: self.gateway.by_xdp(),
+                established: match of.takes_up {
+                    0 => "drop",
+                    _ => "pass",
+                },
+                connections: FlowTableStatus::of(self.kernel.forward_flows()?),
+                limit: MAX_FORWARD_FLOWS,
+            }),
+            None => None,
+        };
+        let strip = match &config.strip {
+            Some(of) => {
+                let counts = self.kernel.strippings()?;
+                let mut interfaces = self.gateway.names(GatewayKind::StripIn);
+                interfaces.extend(self.gateway.names(GatewayKind::StripOut));
+                interfaces.sort();
+                interfaces.dedup();
+                Some(StripStatus {
+                    interfaces,
+                    direction: of.direction.word(),
+                    except: texts(&of.except),
+                    in_tcp: counts.in_tcp,
+                    in_ip: counts.in_ip,
+                    out_tcp: counts.out_tcp,
+                    out_ip: counts.out_ip,
+                    broken: counts.broken,
+                })
+            }
+            None => None,
+        };
+        let mut of_sockets = config.requirements.iter();
+        let is_of_sockets = of_sockets.any(|requirement| requirement.to.is_none());
         let requirements = config.requirements.iter().map(|requirement| {
             let counts = all.get(&requirement.name).copied().unwrap_or_default();
             let outcomes = Outcome::ALL.into_iter().zip(counts);
@@ -303,6 +383,7 @@ impl State {
                 name: requirement.name.clone(),
                 mode: if drops { "require" } else { "log" },
                 scope: requirement.scope.word(),
+                to: requirement.to.as_deref().map(texts),
                 ports: requirement.ports.iter().map(ToString::to_string).collect(),
                 from: requirement.from.as_deref().map(texts),
                 aggregates: requirement.aggregates.clone(),
@@ -322,8 +403,10 @@ impl State {
                 .collect(),
             signing,
             requirements: requirements.collect(),
+            forward,
+            strip,
             datagram_flows,
-            iptables_match: (!config.requirements.is_empty()).then_some(match_pin),
+            iptables_match: is_of_sockets.then_some(match_pin),
         })
     }
 }

@@ -43,7 +43,10 @@ pub(super) fn check(section: &Section<'_, '_>, all: &[(Requirement, usize)]) {
 fn table_of(requirement: &Requirement) -> String {
     match requirement.name.starts_with("app.rules.") {
         true => format!("[{}]", requirement.name),
-        false => format!("[token.require.{}]", requirement.name),
+        false => match requirement.name.strip_prefix("forward.") {
+            Some(name) => format!("[token.forward.require.{name}]"),
+            None => format!("[token.require.{}]", requirement.name),
+        },
     }
 }
 
@@ -75,17 +78,29 @@ fn overlap(one: &Requirement, other: &Requirement) -> Option<String> {
         others.find_map(|other| both(range, other))
     });
     let ports = ports?;
+    let to = match (&one.to, &other.to) {
+        (None, None) => None,
+        // Sockets of this host, and what it forwards.
+        (Some(_), None) | (None, Some(_)) => return None,
+        (Some(to), Some(others)) => Some(both_of(to, others)?),
+    };
     let source = match (&one.from, &other.from) {
         (None, None) => None,
         (Some(from), None) | (None, Some(from)) => Some(*from.first()?),
-        (Some(from), Some(others)) => Some(from.iter().find_map(|one| {
-            let mut others = others.iter();
-            others.find_map(|other| narrower(*one, *other))
-        })?),
+        (Some(from), Some(others)) => Some(both_of(from, others)?),
     };
+    let to = to.map_or_else(String::new, |to| format!(" to {to}"));
     Some(match source {
-        None => format!("{ports} from everybody"),
-        Some(source) => format!("{ports} from {source}"),
+        None => format!("{ports} from everybody{to}"),
+        Some(source) => format!("{ports} from {source}{to}"),
+    })
+}
+
+/// A network that is in both lists.
+fn both_of(some: &[Prefix], others: &[Prefix]) -> Option<Prefix> {
+    some.iter().find_map(|one| {
+        let mut others = others.iter();
+        others.find_map(|other| narrower(*one, *other))
     })
 }
 

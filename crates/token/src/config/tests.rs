@@ -611,3 +611,117 @@ fn conduits_and_a_probe_are_read() {
         assert!(error.contains(wanted), "{error}");
     }
 }
+
+#[test]
+fn what_is_forwarded_has_interfaces_networks_and_requirements() {
+    let forward = "[token.forward]\ninterfaces = [\"eth0\"]\n";
+    let of = |more: &str| {
+        format!(
+            "[token.forward.require.web]\nports = [\"80/tcp\"]\naggregate = \"{DIGEST}\"\n{more}"
+        )
+    };
+    let to = "to = [\"192.0.2.0/24\", \"2001:db8::/32\"]\n";
+    let good = format!(
+        "{forward}hook = \"xdp\"\nestablished = \"pass\"\n{}",
+        of(to)
+    );
+    let (config, warnings) = check_with(None, &good).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    let forward_config = config.forward.unwrap();
+    assert_eq!(forward_config.interfaces, ["eth0"]);
+    assert!(forward_config.by_xdp && forward_config.takes_up == 60);
+    let [requirement] = &config.requirements[..] else {
+        panic!("{:?}", config.requirements);
+    };
+    assert_eq!(requirement.name, "forward.web");
+    assert_eq!(requirement.to.as_ref().unwrap().len(), 2);
+    let (config, _) = check(&format!("{forward}{}", of(to))).unwrap();
+    let forward_config = config.forward.unwrap();
+    assert!(!forward_config.by_xdp && forward_config.takes_up == 0);
+
+    for (text, told) in [
+        (
+            format!("[token.forward]\n{}", of(to)),
+            "weir.toml:1: interfaces is missing in [token.forward]",
+        ),
+        (
+            forward.to_owned(),
+            "weir.toml:1: [token.forward] has no requirement",
+        ),
+        (
+            format!("{forward}{}", of("")),
+            "weir.toml:3: to is missing in [token.forward.require.web]",
+        ),
+        (
+            format!("{forward}hook = \"netfilter\"\n{}", of(to)),
+            "weir.toml:3: hook in [token.forward]",
+        ),
+        (
+            format!("{forward}established = \"maybe\"\n{}", of(to)),
+            "established in [token.forward]",
+        ),
+        (
+            format!("[token.forward]\ninterfaces = [\"a/b\"]\n{}", of(to)),
+            "interfaces in [token.forward] has \"a/b\"",
+        ),
+        (
+            format!("{forward}{}", of("to = [\"everybody\"]\n")),
+            "everybody",
+        ),
+    ] {
+        let error = check(&text).unwrap_err();
+        assert!(error.contains(told), "{told}: {error}");
+    }
+
+    // Of one port, source and network there is one demand; sockets are another matter.
+    let another = format!(
+        "[token.forward.require.other]\nports = [\"80/tcp\"]\naggregate = \"{}\"\n",
+        "7".repeat(64)
+    );
+    let error = check(&format!(
+        "{forward}{}{another}to = [\"192.0.2.128/25\"]\n",
+        of(to)
+    ));
+    let error = error.unwrap_err();
+    assert!(
+        error.contains("80/tcp from everybody to 192.0.2.128/25")
+            && error.contains("[token.forward.require.web]"),
+        "{error}"
+    );
+    check(&format!(
+        "{forward}{}{another}to = [\"198.51.100.0/24\"]\n",
+        of(to)
+    ))
+    .unwrap();
+    let of_sockets = another.replace("forward.", "");
+    check(&format!("{forward}{}{of_sockets}", of(to))).unwrap();
+}
+
+#[test]
+fn uplinks_at_which_tokens_are_overwritten_are_named() {
+    let (config, warnings) = check_with(
+        None,
+        "[token.strip]\ninterfaces = [\"eth0\"]\ndirection = \"out\"\nexcept = [\"192.0.2.0/24\"]\n",
+    )
+    .unwrap();
+    assert_eq!(warnings, [""; 0]);
+    let strip = config.strip.unwrap();
+    assert_eq!(strip.direction, StripDirection::Out);
+    assert_eq!((strip.interfaces.len(), strip.except.len()), (1, 1));
+    let (config, _) = check("[token.strip]\ninterfaces = [\"eth0\"]\n").unwrap();
+    assert_eq!(config.strip.unwrap().direction, StripDirection::Both);
+    for (text, told) in [
+        ("[token.strip]\n", "interfaces is missing in [token.strip]"),
+        (
+            "[token.strip]\ninterfaces = [\"eth0\"]\ndirection = \"up\"\n",
+            "direction in [token.strip]",
+        ),
+        (
+            "[token.strip]\ninterfaces = [\"eth0\", \"eth0\"]\n",
+            "interfaces in [token.strip] has \"eth0\" twice",
+        ),
+    ] {
+        let error = check(text).unwrap_err();
+        assert!(error.contains(told), "{told}: {error}");
+    }
+}

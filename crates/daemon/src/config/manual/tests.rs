@@ -29,6 +29,10 @@ fn written_without(table: &Table, without: &[&str], more: &str) -> String {
         "tarpit.increment" => {
             format!("[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\n[tarpit.increment]\n{more}")
         }
+        "token.forward.require.NAME" => format!(
+            "[token.forward]\ninterfaces = [\"eth0\"]\n{}\n{needs}{more}",
+            table.head()
+        ),
         "filter.NAME.json" => format!(
             "[filter.NAME]\npatterns = [\"<addr>\"]\n{}\n{needs}{more}",
             table.head()

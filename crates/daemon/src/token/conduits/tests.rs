@@ -28,6 +28,8 @@ fn config(to: &[&str], conduits: &[Conduit]) -> TokenConfig {
             max_age: std::time::Duration::from_secs(90 * 86_400),
             pass_percent: 90,
         }),
+        forward: None,
+        strip: None,
         cgroup: None,
         requirements: Vec::new(),
     }
