@@ -83,6 +83,14 @@ fn root_every_way_of_signing_carries_what_is_sent() {
         "target verify new flow ipv6",
         "target verify packet ipv6",
         "verify segment ipv6",
+        "forward verify new flow",
+        "forward verify packet",
+        "forward verify new flow ipv6",
+        "forward verify packet ipv6",
+        "forward xdp verify new flow",
+        "forward xdp verify packet",
+        "forward xdp verify new flow ipv6",
+        "forward xdp verify packet ipv6",
     ] {
         let verify = row(name);
         assert_eq!(verify["unit"], "ns");

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use weir_bpf::{
     identity::{CgroupAt, missing_to_sign},
     prog_test_run,
-    token::{self, Scope, detach},
+    token::{self, GatewayKind, Loaded, Scope, Tokens, detach},
 };
 use weir_token::{
     IdentityKey, KeyId, Statement, TokenOption, VERSION, epoch_at,
@@ -19,7 +19,7 @@ use super::{
     IdentityArgs, KNOWN, LEVEL, Load, NONE, Rows, Through, TokenUse,
     enforced::ROOT,
     site::Site,
-    tokens::{IDENTITY, KEY, requirement},
+    tokens::{IDENTITY, KEY, forwarded, requirement},
 };
 use crate::report::{Report, median};
 
@@ -256,9 +256,17 @@ fn segment_frame(client: u16, is_v6: bool) -> anyhow::Result<Vec<u8>> {
 /// The verifier by BPF_PROG_RUN: SYNs of connections that are new to it, one run each, and a
 /// later packet of one of them.
 fn verify_rows(report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
-    if !["verify new flow", "verify packet", "verify segment"]
-        .iter()
-        .any(|name| format!("target {name} ipv6").contains(&args.only))
+    if ![
+        "verify new flow",
+        "verify packet",
+        "verify segment",
+        "forward verify new flow",
+        "forward verify packet",
+        "forward xdp verify new flow",
+        "forward xdp verify packet",
+    ]
+    .iter()
+    .any(|name| format!("target {name} ipv6").contains(&args.only))
     {
         return Ok(());
     }
@@ -267,47 +275,107 @@ fn verify_rows(report: &mut Report, args: &IdentityArgs) -> anyhow::Result<()> {
     let measured = verify_values(root, &instance, args.rounds.max(1));
     detach(root, &instance)?;
     let _ = std::fs::remove_dir(root.join(&instance));
-    for (family, [new_flow, packet, segment]) in ["", " ipv6"].into_iter().zip(measured?) {
+    for (family, values) in ["", " ipv6"].into_iter().zip(measured?) {
+        let Verified {
+            new_flow,
+            packet,
+            segment,
+            forward,
+        } = values;
         report.add(&format!("target verify new flow{family}"), "ns", &new_flow);
         report.add(&format!("target verify packet{family}"), "ns", &packet);
         report.add(&format!("verify segment{family}"), "ns", &segment);
+        for (hook, [new_flow, packet]) in ["", " xdp"].into_iter().zip(&forward) {
+            let name = format!("forward{hook} verify");
+            report.add(&format!("{name} new flow{family}"), "ns", new_flow);
+            report.add(&format!("{name} packet{family}"), "ns", packet);
+        }
     }
     Ok(())
 }
 
-/// By family: of new flows, of packets, of segments with a token; by round.
-fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[[Vec<f64>; 3]; 2]> {
-    let mut values: [[Vec<f64>; 3]; 2] = Default::default();
+/// Nanoseconds, by round.
+#[derive(Default)]
+struct Verified {
+    new_flow: Vec<f64>,
+    packet: Vec<f64>,
+    /// Figures of segments with a token.
+    segment: Vec<f64>,
+    /// New flows and packets that a gateway forwards, judged on tc and on XDP.
+    forward: [[Vec<f64>; 2]; 2],
+}
+
+/// What a gateway takes for what it forwards, by family.
+fn forward_values(
+    tokens: &Tokens,
+    loaded: &Loaded,
+    values: &mut [Verified; 2],
+) -> anyhow::Result<()> {
+    tokens.put_policy(&forwarded(&[PORT])?)?;
+    // What lets a packet pass: TC_ACT_UNSPEC, XDP_PASS.
+    for (hook, (kind, passes)) in [
+        (GatewayKind::Forward, u32::MAX),
+        (GatewayKind::ForwardXdp, 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let gateway = loaded.gateway(kind)?;
+        let [program, _] = gateway.programs();
+        for (is_v6, values) in [false, true].into_iter().zip(&mut *values) {
+            // Those of the other hook are known.
+            let first = 1 + hook as u16 * SYNS;
+            let mut each = Vec::new();
+            for client in first..first + SYNS {
+                let ran = prog_test_run::packet(program, &frame(client, is_v6, true), 1)?;
+                ensure!(ran.verdict == passes, "a right SYN is not forwarded");
+                each.push(f64::from(ran.nanos));
+            }
+            let [new_flow, packet] = &mut values.forward[hook];
+            new_flow.push(median(&each));
+            let later = frame(first, is_v6, false);
+            let ran = prog_test_run::packet(program, &later, REPEAT)?;
+            ensure!(ran.verdict == passes, "a packet of it is not forwarded");
+            packet.push(f64::from(ran.nanos));
+        }
+    }
+    Ok(())
+}
+
+/// What the verifier takes for packets of each family.
+fn verify_values(root: &Path, instance: &str, rounds: usize) -> anyhow::Result<[Verified; 2]> {
+    let mut values: [Verified; 2] = Default::default();
     for _ in 0..rounds {
         // Tables of their own: no flow is known.
         detach(root, instance)?;
         let (tokens, loaded) = token::Tokens::load(root, instance, &CgroupAt::open(None)?, None)?;
         tokens.put_clock(token::clock_offset())?;
         tokens.put_policy(&requirement(&[PORT]))?;
-        for (is_v6, [new_flow, packet, _]) in [false, true].into_iter().zip(&mut values) {
+        for (is_v6, values) in [false, true].into_iter().zip(&mut values) {
             let mut each = Vec::new();
             for client in 1..=SYNS {
                 let ran = prog_test_run::packet(loaded.matcher(), &frame(client, is_v6, true), 1)?;
                 ensure!(ran.verdict == MATCHES, "a right SYN is refused");
                 each.push(f64::from(ran.nanos));
             }
-            new_flow.push(median(&each));
+            values.new_flow.push(median(&each));
             let later = frame(1, is_v6, false);
             let ran = prog_test_run::packet(loaded.matcher(), &later, REPEAT)?;
             ensure!(
                 ran.verdict == MATCHES,
                 "a packet of a proven flow is refused"
             );
-            packet.push(f64::from(ran.nanos));
+            values.packet.push(f64::from(ran.nanos));
         }
+        forward_values(&tokens, &loaded, &mut values)?;
         let mut policy = requirement(&[PORT]);
         policy.requirements[0].scope = Scope::Payload;
         tokens.put_policy(&policy)?;
-        for (is_v6, [_, _, segment]) in [false, true].into_iter().zip(&mut values) {
+        for (is_v6, values) in [false, true].into_iter().zip(&mut values) {
             let frame = segment_frame(1, is_v6)?;
             let ran = prog_test_run::packet(loaded.matcher(), &frame, SEGMENT_REPEAT)?;
             ensure!(ran.verdict == MATCHES, "a right segment is refused");
-            segment.push(f64::from(ran.nanos));
+            values.segment.push(f64::from(ran.nanos));
         }
     }
     Ok(values)

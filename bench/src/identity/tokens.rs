@@ -8,8 +8,8 @@ use anyhow::Context;
 use weir_bpf::{
     identity::{CgroupAt, Handle, Identity},
     token::{
-        self, Claim, Conduit, DafStates, InterfaceSigner, Requirement, Scope, SignedKind,
-        TokenPolicy,
+        self, Claim, Conduit, DafStates, Forwarded, InterfaceSigner, Requirement, Scope,
+        SignedKind, TokenPolicy,
     },
 };
 use weir_core::Prefix;
@@ -55,6 +55,16 @@ pub fn requirement(ports: &[u16]) -> TokenPolicy {
         keep: Vec::new(),
         daf: None,
     }
+}
+
+/// What `[token.forward]` would make of them, for the networks of the frames of verifiers.
+pub fn forwarded(ports: &[u16]) -> anyhow::Result<TokenPolicy> {
+    let mut policy = requirement(ports);
+    policy.requirements[0].forwarded = Some(Forwarded {
+        to: vec!["192.0.2.0/24".parse()?, "2001:db8::/32".parse()?],
+        takes_up: 0,
+    });
+    Ok(policy)
 }
 
 /// What `compat` would make of it, with some key of DAF's.
