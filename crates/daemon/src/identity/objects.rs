@@ -4,12 +4,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
+    fs::{self, File},
     io,
+    os::unix::fs::MetadataExt,
     path::Path,
+    sync::OnceLock,
     time::Instant,
 };
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, fstatfs, memfd_create};
 use weir_bpf::lease::Lease;
 use weir_identity::{
     Digest,
@@ -31,6 +34,8 @@ const MAX_FAILED: usize = 1024;
 pub enum NoDigest {
     /// It is open to be written, or was written while it was read: later, perhaps.
     Written,
+    /// It lies in memory (memfd, shared memory), where the kernel does not tell who can write.
+    Memory,
     /// Its file system may answer otherwise at each read.
     Untrusted,
     /// It is larger, or slower to read, than is waited for.
@@ -51,6 +56,7 @@ impl NoDigest {
     pub fn why(self) -> &'static str {
         match self {
             Self::Written => "it is open to be written",
+            Self::Memory => "it lies in memory and is not sealed against writing",
             Self::Untrusted => "its file system may answer otherwise at each read",
             Self::TooLarge => "it is too large, or takes too long to read",
             Self::Unreadable => "it cannot be read",
@@ -104,6 +110,9 @@ impl Objects {
     pub fn digest_of(&mut self, file: File) -> Result<(FileKey, Digest), NoDigest> {
         let about = file.metadata().map_err(|_| NoDigest::Unreadable)?;
         let id = FileKey::of(&about);
+        if is_unsealed_memory(&file) {
+            return Err(NoDigest::Memory);
+        }
         if let Some(known) = self.known.get(&id) {
             return Ok((id, known.digest));
         }
@@ -189,6 +198,41 @@ impl Objects {
     }
 }
 
+/// Does the file lie in memory, on a mount of the kernel's own (memfd, shared memory of System V,
+/// MAP_SHARED | MAP_ANONYMOUS)? Of these the kernel does not count who can write: it gives a read
+/// lease beside a writer, and a store to a page that is dirty leaves no time stamp.
+fn is_memory(file: &File, about: &fs::Metadata) -> bool {
+    // linux/magic.h
+    const TMPFS: u32 = 0x0102_1994;
+    const HUGETLBFS: u32 = 0x9584_58f6;
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        let made = memfd_create(c"weir", MemfdFlags::CLOEXEC).map(File::from);
+        made.ok()?.metadata().ok().map(|made| made.dev())
+    });
+    if *device == Some(about.dev()) {
+        return true;
+    }
+    // What has a name was opened by it, and its writers are counted.
+    if about.nlink() != 0 {
+        return false;
+    }
+    match fstatfs(file).map(|stat| stat.f_type as u32) {
+        // Each size of pages has a mount of its own.
+        Ok(HUGETLBFS) => true,
+        Ok(TMPFS) => device.is_none(),
+        _ => false,
+    }
+}
+
+/// Does it lie there, and can somebody still change it? Seals are taken off by nobody.
+pub fn is_unsealed_memory(file: &File) -> bool {
+    let all = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    let is_sealed = || fcntl_get_seals(file).is_ok_and(|seals| seals.contains(all));
+    let is_memory = file.metadata().is_ok_and(|about| is_memory(file, &about));
+    is_memory && !is_sealed()
+}
+
 /// Files that are about to be written to.
 pub struct Broken {
     /// Which files they are.
@@ -198,7 +242,9 @@ pub struct Broken {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread, time::Duration};
+    use std::{io::Write, os::fd::AsRawFd, thread, time::Duration};
+
+    use rustix::fs::fcntl_add_seals;
 
     use super::*;
 
@@ -245,6 +291,50 @@ mod tests {
         drop(broken);
         writes.join().unwrap();
         assert_ne!(digest(&mut objects, &path).unwrap().1, first);
+    }
+
+    /// Stores into memory that is mapped writable and dirty leave no trace, and nobody is asked.
+    #[test]
+    fn a_memfd_that_can_be_written_has_no_digest() {
+        weir_bpf::lease::ignore_signals();
+        let made = |sealed: SealFlags| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let mut file = File::from(memfd_create(c"one", flags).unwrap());
+            file.write_all(b"one").unwrap();
+            fcntl_add_seals(&file, sealed).unwrap();
+            file
+        };
+        let of = |file: File| {
+            let objects = &mut Objects::default();
+            let again = file.try_clone().unwrap();
+            let digest = objects.digest_of(file).map(|(_, digest)| digest);
+            assert_eq!(objects.digest_of(again).map(|(_, digest)| digest), digest);
+            digest
+        };
+        let length = SealFlags::SHRINK | SealFlags::GROW;
+        for sealed in [
+            SealFlags::empty(),
+            length,
+            SealFlags::WRITE,
+            length | SealFlags::FUTURE_WRITE,
+        ] {
+            assert_eq!(of(made(sealed)), Err(NoDigest::Memory), "{sealed:?}");
+            // As its writer has it, and as map_files opens it.
+            let writer = made(sealed);
+            let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+            assert_eq!(of(File::open(path).unwrap()), Err(NoDigest::Memory));
+        }
+        let digest = of(made(length | SealFlags::WRITE)).unwrap();
+        assert!(digest.to_string().starts_with("7692c3ad"), "{digest}");
+        // A file on tmpfs that has no name any longer is no memfd.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("one");
+        fs::write(&path, "one").unwrap();
+        let file = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let about = file.metadata().unwrap();
+        assert_eq!(about.nlink(), 0);
+        assert!(!is_memory(&file, &about));
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).

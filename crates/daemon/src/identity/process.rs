@@ -2,11 +2,11 @@
 //! content, and what rules ask besides.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     io::Read,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -19,7 +19,7 @@ use weir_identity::{
 use super::{
     containers::{Containers, NoLabels},
     mounts::RemoteMounts,
-    objects::{NoDigest, Objects},
+    objects::{NoDigest, Objects, is_unsealed_memory},
     packages::Packages,
 };
 use crate::host::{cgroup_of, parent_of};
@@ -51,10 +51,14 @@ pub struct ReadProgram {
     pub without: Option<(PathBuf, NoDigest)>,
 }
 
-/// One file in the list of mappings: where it is mapped first, and its name there.
+/// One mapping of a file: where it is, and what the list of mappings says of the file. Its device
+/// and inode are for people: shared memory has a number there that is nobody's inode, and an
+/// overlay has one for two files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mapping {
     range: String,
+    device: Vec<u8>,
+    inode: Vec<u8>,
     path: PathBuf,
 }
 
@@ -70,29 +74,65 @@ fn name_of(range: &str) -> String {
     ends.collect::<Vec<_>>().join("-")
 }
 
-/// The files that are mapped executable, each once, by device and inode.
-fn executable_mappings(maps: &[u8]) -> BTreeMap<(Vec<u8>, u64), Mapping> {
-    let mut found = BTreeMap::new();
+/// The mappings of files that are executable, in the order of their addresses.
+fn executable_mappings(maps: &[u8]) -> Vec<Mapping> {
+    let mut found = Vec::new();
     for line in maps.split(|byte| *byte == b'\n') {
         // address perms offset dev inode, blanks, and the path with whatever is in it.
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut field = || fields.next().unwrap_or_default();
         let (range, perms, _, device, inode) = (field(), field(), field(), field(), field());
-        let inode = std::str::from_utf8(inode)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok());
-        let Some(inode) = inode.filter(|inode| *inode != 0 && perms.get(2) == Some(&b'x')) else {
+        // What is of no file has no device.
+        if perms.get(2) != Some(&b'x') || inode.is_empty() || device == b"00:00" {
             continue;
-        };
-        let path = field().trim_ascii_start();
-        found
-            .entry((device.to_vec(), inode))
-            .or_insert_with(|| Mapping {
-                range: name_of(&String::from_utf8_lossy(range)),
-                path: PathBuf::from(OsStr::from_bytes(path)),
-            });
+        }
+        found.push(Mapping {
+            range: name_of(&String::from_utf8_lossy(range)),
+            device: device.to_vec(),
+            inode: inode.to_vec(),
+            path: PathBuf::from(OsStr::from_bytes(field().trim_ascii_start())),
+        });
     }
     found
+}
+
+/// The files of these mappings, open, each once, with their names; and are there more than
+/// [`MAX_OBJECTS`]?
+fn files_of(
+    mappings: Vec<Mapping>,
+    proc: &Path,
+    remote: &RemoteMounts,
+) -> (Vec<(PathBuf, Result<File, NoDigest>)>, bool) {
+    let (mut files, mut shown) = (Vec::new(), BTreeSet::new());
+    // With what can be written unseen apart: its number may be that of another one in memory.
+    let mut known: BTreeSet<(FileKey, bool)> = BTreeSet::new();
+    for mapping in mappings {
+        let at = proc.join("map_files").join(&mapping.range);
+        let is_remote = remote.hold_device(&mapping.device);
+        let about = (!is_remote).then(|| fs::metadata(&at).ok()).flatten();
+        let opened = match &about {
+            None if !shown.insert((mapping.device, mapping.inode)) => continue,
+            None if is_remote => Err(NoDigest::Untrusted),
+            None => Err(NoDigest::Unreadable),
+            Some(about) => {
+                let key = FileKey::of(about);
+                if about.nlink() != 0 && known.contains(&(key, false)) {
+                    continue;
+                }
+                let opened = hash::open(&at).map_err(NoDigest::from);
+                let is_unsealed = opened.as_ref().is_ok_and(is_unsealed_memory);
+                if !known.insert((key, is_unsealed)) {
+                    continue;
+                }
+                opened
+            }
+        };
+        if files.len() >= MAX_OBJECTS {
+            return (files, true);
+        }
+        files.push((mapping.path, opened));
+    }
+    (files, false)
 }
 
 fn read_at_most(path: &Path, most: u64) -> Option<(Vec<u8>, bool)> {
@@ -135,35 +175,27 @@ pub(super) fn read(
     let mut program = Program {
         anonymous: seen.key.anonymous,
         altered: seen.key.altered,
-        truncated: is_cut || mappings.len() > MAX_OBJECTS,
         uid: seen.uid,
         cgroup: cgroup_of(pid)?,
         ..Program::default()
     };
-    // All are opened before one is hashed, which takes a while: of a process that ends
-    // meanwhile the digests are known, and the next one of its kind is identified sooner.
-    let opened = |path: PathBuf, at: &Path, is_remote: bool| match is_remote {
-        true => (path, Err(NoDigest::Untrusted)),
-        false => (path, hash::open(at).map_err(NoDigest::from)),
-    };
     let exe = fs::read_link(proc.join("exe")).ok();
     let remote = RemoteMounts::of(pid);
     let is_exe_remote = exe.as_ref().is_some_and(|exe| {
-        let mapped = mappings.iter().find(|(_, mapping)| mapping.path == *exe);
+        let mapped = mappings.iter().find(|mapping| mapping.path == *exe);
         match mapped {
-            Some(((device, _), _)) => remote.hold_device(device),
+            Some(mapping) => remote.hold_device(&mapping.device),
             None => remote.hold_path(exe),
         }
     });
-    let objects_opened: Vec<_> = mappings
-        .into_iter()
-        .take(MAX_OBJECTS)
-        .map(|((device, _), mapping)| {
-            let at = proc.join("map_files").join(&mapping.range);
-            opened(mapping.path, &at, remote.hold_device(&device))
-        })
-        .collect();
-    let exe_opened = exe.map(|path| opened(path, &proc.join("exe"), is_exe_remote));
+    // All are opened before one is hashed, which takes a while: of a process that ends
+    // meanwhile the digests are known, and the next one of its kind is identified sooner.
+    let (objects_opened, are_more) = files_of(mappings, &proc, &remote);
+    program.truncated = is_cut || are_more;
+    let exe_opened = exe.map(|path| match is_exe_remote {
+        true => (path, Err(NoDigest::Untrusted)),
+        false => (path, hash::open(&proc.join("exe")).map_err(NoDigest::from)),
+    });
     let (mut files, mut without) = (BTreeSet::new(), None);
     let mut object = |(path, file): (PathBuf, Result<File, NoDigest>)| {
         let digest = match file.and_then(|file| objects.digest_of(file)) {
@@ -191,7 +223,9 @@ pub(super) fn read(
     let (mut executable, mut is_looked_up) = (None, false);
     let objects = objects_opened.into_iter();
     program.objects = objects.map(|opened| object(opened).0).collect();
-    program.objects.sort_by(|a, b| a.path.cmp(&b.path));
+    // Two may have one path, as memory has, and lie anywhere.
+    let order = |a: &Object, b: &Object| (&a.path, a.digest).cmp(&(&b.path, b.digest));
+    program.objects.sort_by(order);
     if let Some(opened) = exe_opened {
         let exe;
         (exe, executable) = object(opened);
@@ -312,18 +346,25 @@ mod tests {
             7f20-7f30 r-xp 00002000 fe:00 12                /usr/bin/a b\n\
             7f30-7f40 rwxp 00000000 00:00 0 \n\
             7f40-7f50 r-xp 00000000 00:01 1033              /memfd:x (deleted)\n\
+            7f50-7f60 rwxs 00000000 00:01 0                 /SYSV00000000 (deleted)\n\
+            7f60-7f70 r-xp 00000000 00:2e 2                 /mnt/m/g\n\
+            7f70-7f80 r-xp 00000000 00:2e 2                 /mnt/m/e\n\
             7ffd-7fff r-xp 00000000 00:00 0                 [vdso]\n\
             torn";
         let found = executable_mappings(maps);
         let shown: Vec<_> = found
-            .values()
+            .iter()
             .map(|m| format!("{} {}", m.range, m.path.display()))
             .collect();
         assert_eq!(
             shown,
             [
+                "7f10-7f20 /usr/bin/a b (deleted)",
+                "7f20-7f30 /usr/bin/a b",
                 "7f40-7f50 /memfd:x (deleted)",
-                "7f10-7f20 /usr/bin/a b (deleted)"
+                "7f50-7f60 /SYSV00000000 (deleted)",
+                "7f60-7f70 /mnt/m/g",
+                "7f70-7f80 /mnt/m/e",
             ]
         );
     }
@@ -332,7 +373,7 @@ mod tests {
     fn low_ranges_are_called_as_map_files_does() {
         let maps = b"00423000-006c0000 r-xp 00023000 fe:00 9  /usr/bin/python3.11\n";
         let found = executable_mappings(maps);
-        assert_eq!(found.into_values().next().unwrap().range, "423000-6c0000");
+        assert_eq!(found[0].range, "423000-6c0000");
         assert_eq!(name_of("00000000-00001000"), "0-1000");
         assert_eq!(name_of("7f10-7f20"), "7f10-7f20");
     }
