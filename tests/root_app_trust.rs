@@ -1,6 +1,6 @@
 //! What a program shows as its files, and whether that is what it runs: a memfd that its maker
-//! still writes to, shared memory whose number is that of no file, and two files of an overlay
-//! with one number.
+//! still writes to, shared memory whose number is that of no file, two files of an overlay
+//! with one number, and a writer whom too many leases hide.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -90,6 +90,26 @@ int main(int count, char **args)
         if (id < 0 || (at = shmat(id, NULL, SHM_EXEC)) == (void *)-1) end("shmat");
         memset(at, 0xc3, 4096);
         printf("segment %d\n", id);
+    } else if (!strcmp(mode, "writes")) {
+        int fd = open(args[2], O_RDWR);
+        at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (fd < 0 || at == MAP_FAILED) end(args[2]);
+        *(volatile char *)at = *at;
+        close(fd);
+        count = 2;
+    } else if (!strcmp(mode, "fills")) {
+        for (int i = 0; i < 1000; i++) {
+            char name[400];
+            memset(name, 0, sizeof name);
+            snprintf(name, sizeof name, "%s-%d", args[2], i);
+            int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0644);
+            if (fd < 0 || write(fd, name, sizeof name) != sizeof name) end(name);
+            close(fd);
+            fd = open(name, O_RDONLY);
+            if (mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED) end(name);
+            close(fd);
+        }
+        count = 2;
     }
     /* Files, each above the one before. */
     for (int i = 2; i < count; i++) {
@@ -245,4 +265,45 @@ fn root_of_two_files_that_an_overlay_gives_one_number_both_are_seen() {
     assert_eq!(said, "ready");
     drop(first);
     may_not(&host, &words);
+}
+
+/// Leases are given to whoever has files mapped, and there is room for 4,096. Who is open to write
+/// to a file is asked all the same.
+#[test]
+fn root_who_has_many_files_mapped_hides_no_writer() {
+    let made = host("leases", |program| {
+        let library = Path::new(program).with_file_name("library");
+        fs::write(&library, [7; 4096]).unwrap();
+        format!(
+            "default = \"drop\"\nunknown = \"drop\"\n[app.rules.library]\nverdict = \"allow\"\nobject = \"{}\"\n",
+            sha256(library.to_str().unwrap()),
+        )
+    });
+    let Some((host, program)) = made else {
+        return;
+    };
+    let path = |name: &str| host.host.path(name).to_str().unwrap().to_owned();
+    let hides = |name: &str| {
+        let file = path(name);
+        fs::copy(path("library"), &file).unwrap();
+        let writer = ready(&host, &[&program, "writes", &file]);
+        may_not(&host, &[&program, "nothing", &file]);
+        drop(writer);
+        may(&host, &[&program, "nothing", &file]);
+    };
+    may(&host, &[&program, "nothing", &path("library")]);
+    hides("with-room");
+    let mut fillers: Vec<_> = (0..5)
+        .map(|number| ready(&host, &[&program, "fills", &path(&number.to_string())]))
+        .collect();
+    soon("all leases to be given", || {
+        for filler in &mut fillers {
+            filler.say(ADDRESSES[0]);
+            assert_eq!(filler.line(), "refused");
+        }
+        host.host.alerts().contains("app:leases").then_some(())
+    });
+    let (_, metrics) = host.host.ask(&["metrics"]);
+    assert!(metrics.contains("weir_app_leases 4096"), "{metrics}");
+    hides("without-room");
 }

@@ -83,7 +83,7 @@ pub use login::{SshLogin, shuts_out};
 pub use names::KeptName;
 use names::{Addresses, Names};
 pub use never_runs::never_runs;
-use objects::Objects;
+use objects::{MAX_LEASES, Objects};
 pub use packages::PackageStatus;
 use packages::Packages;
 pub use pins::{Pin, PinnedPath};
@@ -122,6 +122,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 const ABOUT_RULES: &str = "app:rules";
 const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
+const ABOUT_LEASES: &str = "app:leases";
 const ABOUT_ROOM: &str = "app:room";
 const ABOUT_REPLACED: &str = "app:replaced";
 const ABOUT_PINS: &str = "app:pins";
@@ -371,6 +372,7 @@ impl Apps {
                 ABOUT_RULES,
                 ABOUT_EVENTS,
                 ABOUT_FILES,
+                ABOUT_LEASES,
                 ABOUT_ROOM,
                 ABOUT_REPLACED,
                 ABOUT_PINS,
@@ -890,6 +892,15 @@ impl Apps {
                 format!(
                     "{evicted} programs were forgotten, for {} are known at a time: they are identified anew when they send",
                     kernel::MAX_IDENTITIES
+                ),
+            ),
+        }
+        match state.objects.is_full() {
+            false => self.alerts.clear(ABOUT_LEASES),
+            true => self.alerts.raise(
+                ABOUT_LEASES,
+                format!(
+                    "programs have {MAX_LEASES} files mapped, and of more nobody says when they are written: whether they changed is seen when a program that has them mapped is looked at"
                 ),
             ),
         }

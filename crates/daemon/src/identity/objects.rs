@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::Path,
     sync::OnceLock,
-    time::Instant,
+    time::{Duration, Instant, SystemTime},
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, fstatfs, memfd_create};
@@ -21,13 +21,16 @@ use weir_identity::{
 
 use super::take_if;
 
-/// Files that leases are held on: a descriptor each. Of more the time of change is
-/// compared, at each look at a program that has them mapped.
+/// Files that leases are held on: a descriptor each. Of more it is asked at each look at a
+/// program that has them mapped who has them open to write, and the time of change is compared.
 pub const MAX_LEASES: usize = 4096;
 /// Files whose digests are remembered.
 pub const MAX_KNOWN: usize = 16_384;
 /// Files that are known to have no digest, however often they are asked for.
 const MAX_FAILED: usize = 1024;
+/// A file without a lease has not changed for so long: whoever changes it then gives it another
+/// time, however coarse the kernel's clock is.
+const STANDS: Duration = Duration::from_secs(1);
 
 /// Why a file has no digest that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub enum NoDigest {
     Untrusted,
     /// It is larger, or slower to read, than is waited for.
     TooLarge,
+    /// The kernel gives no lease on it, for another reason than that its file system has none.
+    Unleased,
     /// The file could not be read; its process is gone, mostly.
     Unreadable,
     /// There was no time for it beside other files: later.
@@ -49,7 +54,7 @@ pub enum NoDigest {
 impl NoDigest {
     /// May it have one when it is looked at again?
     pub fn is_for_now(self) -> bool {
-        matches!(self, Self::Written | Self::Later)
+        matches!(self, Self::Written | Self::Unleased | Self::Later)
     }
 
     /// For people, behind the name of the file.
@@ -59,6 +64,7 @@ impl NoDigest {
             Self::Memory => "it lies in memory and is not sealed against writing",
             Self::Untrusted => "its file system may answer otherwise at each read",
             Self::TooLarge => "it is too large, or takes too long to read",
+            Self::Unleased => "the kernel does not say whether it is open to be written",
             Self::Unreadable => "it cannot be read",
             Self::Later => "it is read later: too much is to be read at once",
         }
@@ -82,15 +88,30 @@ struct Known {
 }
 
 /// Digests by files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Objects {
     known: BTreeMap<FileKey, Known>,
     leases: usize,
+    /// As [`MAX_LEASES`], but in tests.
+    most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
     until: Option<Instant>,
     /// No file was read yet since that was said.
     is_first: bool,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            known: BTreeMap::new(),
+            leases: 0,
+            most_leases: MAX_LEASES,
+            failed: BTreeMap::new(),
+            until: None,
+            is_first: false,
+        }
+    }
 }
 
 impl Objects {
@@ -113,8 +134,14 @@ impl Objects {
         if is_unsealed_memory(&file) {
             return Err(NoDigest::Memory);
         }
+        // What is sealed is written by nobody.
+        let is_sealed = is_memory(&file, &about);
         if let Some(known) = self.known.get(&id) {
-            return Ok((id, known.digest));
+            let digest = known.digest;
+            if known.lease.is_none() && !is_sealed {
+                self.ask_again(id, &file)?;
+            }
+            return Ok((id, digest));
         }
         if let Some(why) = self.failed.get(&id) {
             return Err(*why);
@@ -133,16 +160,11 @@ impl Objects {
                 limits.time = limits.time.min(left);
             }
         }
-        let second = match self.leases < MAX_LEASES {
-            true => file.try_clone().ok(),
-            false => None,
-        };
-        let lease = match second.map(Lease::take) {
-            Some(Ok(lease)) => Some(lease),
-            Some(Err((_, error))) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(NoDigest::Written);
-            }
-            Some(Err(_)) | None => None,
+        // Also where there is no room to keep it: nothing else tells of a writer who has the file
+        // mapped already.
+        let lease = match is_sealed {
+            true => None,
+            false => leased(&file)?,
         };
         let hashed = match hash::file(&file, limits) {
             Err(HashError::TooSlow(time)) if time < Limits::default().time => {
@@ -162,6 +184,10 @@ impl Objects {
         if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
             return Err(NoDigest::Written);
         }
+        let lease = lease.filter(|_| !self.is_full());
+        if lease.is_none() && !is_sealed && !stands(&id) {
+            return Err(NoDigest::Written);
+        }
         if self.known.len() >= MAX_KNOWN {
             // The digest of one is found again when it is asked for.
             let without = self.known.iter().find(|(_, known)| known.lease.is_none());
@@ -175,6 +201,46 @@ impl Objects {
         self.leases += usize::from(lease.is_some());
         self.known.insert(id, Known { digest, lease });
         Ok((id, digest))
+    }
+
+    /// Is a file still open to nobody who writes, that has a digest without a lease? With room,
+    /// it has one from now on.
+    fn ask_again(&mut self, id: FileKey, file: &File) -> Result<(), NoDigest> {
+        let lease = match leased(file) {
+            Ok(lease) => lease.filter(|_| !self.is_full()),
+            Err(why) => {
+                self.known.remove(&id);
+                return Err(why);
+            }
+        };
+        if let (Some(lease), Some(known)) = (lease, self.known.get_mut(&id)) {
+            known.lease = Some(lease);
+            self.leases += 1;
+        }
+        Ok(())
+    }
+
+    /// Is there no room for another lease?
+    pub fn is_full(&self) -> bool {
+        self.leases >= self.most_leases
+    }
+
+    /// Makes room where there is none: gives the leases back of files that are none of these.
+    pub fn keep_leases_of<'a>(&mut self, mut used: impl Iterator<Item = &'a FileKey>) {
+        let leased = self.known.iter().filter(|(_, known)| known.lease.is_some());
+        let mut unused: BTreeSet<FileKey> = leased.map(|(id, _)| *id).collect();
+        while !unused.is_empty()
+            && let Some(file) = used.next()
+        {
+            unused.remove(file);
+        }
+        for file in &unused {
+            if let Some(known) = self.known.get_mut(file) {
+                // Whoever waits to write may.
+                known.lease = None;
+                self.leases -= 1;
+            }
+        }
     }
 
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
@@ -196,6 +262,26 @@ impl Objects {
     pub fn counts(&self) -> (usize, usize) {
         (self.known.len(), self.leases)
     }
+}
+
+/// A lease; none: its file system has none.
+fn leased(file: &File) -> Result<Option<Lease>, NoDigest> {
+    let second = file.try_clone().map_err(|_| NoDigest::Unleased)?;
+    match Lease::take(second) {
+        Ok(lease) => Ok(Some(lease)),
+        Err((_, error)) => match error.kind() {
+            io::ErrorKind::WouldBlock => Err(NoDigest::Written),
+            io::ErrorKind::InvalidInput => Ok(None),
+            _ => Err(NoDigest::Unleased),
+        },
+    }
+}
+
+/// Was it last changed some time ago?
+fn stands(file: &FileKey) -> bool {
+    let changed = Duration::new(file.ctime.0.max(0) as u64, file.ctime.1);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.is_ok_and(|now| changed + STANDS <= now)
 }
 
 /// Does the file lie in memory, on a mount of the kernel's own (memfd, shared memory of System V,
@@ -242,7 +328,7 @@ pub struct Broken {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::fd::AsRawFd, thread, time::Duration};
+    use std::{io::Write, os::fd::AsRawFd, thread};
 
     use rustix::fs::fcntl_add_seals;
 
@@ -335,6 +421,48 @@ mod tests {
         let about = file.metadata().unwrap();
         assert_eq!(about.nlink(), 0);
         assert!(!is_memory(&file, &about));
+    }
+
+    /// Leases are anybody's: who has many files mapped leaves none to others.
+    #[test]
+    fn without_room_for_leases_a_file_that_is_open_to_be_written_has_no_digest() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["one", "two", "three"] {
+            fs::write(path(name), name).unwrap();
+        }
+        let mut objects = Objects {
+            most_leases: 1,
+            ..Objects::default()
+        };
+        let (one, _) = digest(&mut objects, &path("one")).unwrap();
+        // Written a moment ago: not before its time of change is another one at each change.
+        assert_eq!(objects.digest(&path("two")), Err(NoDigest::Written));
+        let (two, second) = digest(&mut objects, &path("two")).unwrap();
+        assert_eq!(objects.counts(), (2, 1));
+        // A writer who came before, and one who came behind.
+        for name in ["three", "two"] {
+            let writer = File::options().write(true).open(path(name)).unwrap();
+            assert_eq!(
+                objects.digest(&path(name)),
+                Err(NoDigest::Written),
+                "{name}"
+            );
+            drop(writer);
+            digest(&mut objects, &path(name)).unwrap();
+        }
+        assert_eq!(objects.counts(), (3, 1));
+        // Room is for the files that somebody has mapped.
+        objects.keep_leases_of([one, two].iter());
+        assert_eq!(objects.counts(), (3, 1));
+        assert_eq!(digest(&mut objects, &path("two")), Ok((two, second)));
+        assert!(objects.known[&two].lease.is_none());
+        objects.keep_leases_of([two].iter());
+        assert_eq!(objects.counts(), (3, 0));
+        assert_eq!(digest(&mut objects, &path("two")), Ok((two, second)));
+        assert!(objects.known[&two].lease.is_some());
+        assert_eq!(objects.counts(), (3, 1));
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).

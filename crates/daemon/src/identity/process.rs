@@ -96,13 +96,12 @@ fn executable_mappings(maps: &[u8]) -> Vec<Mapping> {
     found
 }
 
+/// A file that a process has mapped: its name there, and it open.
+type OpenedFile = (PathBuf, Result<File, NoDigest>);
+
 /// The files of these mappings, open, each once, with their names; and are there more than
 /// [`MAX_OBJECTS`]?
-fn files_of(
-    mappings: Vec<Mapping>,
-    proc: &Path,
-    remote: &RemoteMounts,
-) -> (Vec<(PathBuf, Result<File, NoDigest>)>, bool) {
+fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<OpenedFile>, bool) {
     let (mut files, mut shown) = (Vec::new(), BTreeSet::new());
     // With what can be written unseen apart: its number may be that of another one in memory.
     let mut known: BTreeSet<(FileKey, bool)> = BTreeSet::new();

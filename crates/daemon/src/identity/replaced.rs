@@ -17,10 +17,7 @@ use weir_identity::{
     packages::{self, Recorded, Records, Written},
 };
 
-use super::{
-    facts::digest_of,
-    objects::{NoDigest, Objects},
-};
+use super::{facts::digest_of, objects::Objects};
 
 /// How often it is looked whether the files are the same, and where rules follow upgrades.
 const LOOK: Duration = Duration::from_secs(10);
@@ -253,7 +250,7 @@ impl NamedFiles {
                 }
                 Ok((_, digest)) => Some(digest),
                 // Later.
-                Err(NoDigest::Written | NoDigest::Later) => continue,
+                Err(why) if why.is_for_now() => continue,
                 Err(_) => None,
             };
             asked.push((path.clone(), file, is));

@@ -552,6 +552,11 @@ impl State {
     /// Has programs asked about again of which a file was being written, or not read yet, or
     /// whose container has labels now.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
+        if self.objects.is_full() {
+            let programs = self.programs.iter();
+            self.objects
+                .keep_leases_of(programs.flat_map(|(_, program)| &program.read.files));
+        }
         self.programs.forget_old(
             &self.identity,
             AGAIN,
