@@ -186,7 +186,9 @@ fn root_a_ninth_leftover_ends_the_oldest_although_it_ignores_sigterm() {
     host.until("the ninth to begin", |host| lines(host, "pids").len() == 9);
     host.until("the oldest to end", |host| alive(host, "pids") == 8);
     assert!(began.elapsed() < Duration::from_secs(8));
-    assert!(!fs::exists(format!("/proc/{oldest}")).unwrap());
+    host.until("the oldest to be gone", |_| {
+        !fs::exists(format!("/proc/{oldest}")).unwrap()
+    });
     let sample = "weir_action_leftovers_ended_total{jail=\"shop\",action=\"deaf\"} 1\n";
     host.until(sample, |host| host.done(&["metrics"]).contains(sample));
     let began = Instant::now();
