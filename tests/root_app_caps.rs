@@ -289,12 +289,9 @@ fn root_more_programs_than_are_known_at_a_time_are_told_and_none_is_mistaken_for
 /// A web server for each of these addresses, which nobody judges.
 fn serve(host: &TestHost, addresses: &[&str]) -> Vec<weir_netlab::Child> {
     let serve = |address: &&str| {
-        let bits = if address.contains(':') { 128 } else { 32 };
-        let at = format!("{address}/{bits}");
-        let words = ["addr", "add", &at, "dev", "lo", "nodad"];
-        let of_v4 = &words[..words.len() - 1];
-        let words = if bits == 32 { of_v4 } else { &words[..] };
-        host.space.run("ip", words).unwrap();
+        host.space
+            .add_to_loopback(&[address.parse().unwrap()])
+            .unwrap();
         let mut command = Command::new("/usr/bin/python3");
         command
             .args(["-m", "http.server", "-b", address, "8080"])

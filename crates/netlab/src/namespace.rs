@@ -7,6 +7,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::Write,
+    net::IpAddr,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{self, Command, ExitStatus, Output, Stdio},
@@ -25,6 +26,9 @@ use crate::{
     error::{Context, Error, ErrorKind, Result},
     fake_host::FakeHost,
 };
+
+/// So long a device or an address takes at most until it does what it is for.
+pub(crate) const READY_IN: Duration = Duration::from_secs(30);
 
 /// A handle on a network namespace; its `Net` removes it.
 #[derive(Debug, Clone)]
@@ -103,6 +107,36 @@ impl Namespace {
             return Ok(());
         }
         Err(Error::command(what, &out))
+    }
+
+    /// Gives the loopback device these addresses, and waits until what is sent to them comes
+    /// here.
+    pub fn add_to_loopback(&self, addresses: &[IpAddr]) -> Result<()> {
+        let add = |addr: &IpAddr| match addr {
+            IpAddr::V4(addr) => format!("addr add {addr}/32 dev lo"),
+            IpAddr::V6(addr) => format!("addr add {addr}/128 dev lo nodad"),
+        };
+        self.ip(&addresses.iter().map(add).collect::<Vec<_>>())?;
+        let what = format!("local routes in {}", self.name);
+        wait_for(&what, READY_IN, || {
+            let all = self.has_local_routes("lo", addresses.iter().copied())?;
+            Ok(all.then_some(()))
+        })
+    }
+
+    /// Has each IPv6 address of the device its local route? The kernel adds that later than the
+    /// address. Until then the address is deaf although it is not tentative, and what this host
+    /// sends there may be gone without an error, by the route of its prefix.
+    pub(crate) fn has_local_routes(
+        &self,
+        dev: &str,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Result<bool> {
+        let words = ["-6", "route", "show", "table", "local", "dev", dev];
+        let out = self.run("ip", &words)?;
+        let local = String::from_utf8_lossy(&out.stdout);
+        let mut six = addresses.into_iter().filter(IpAddr::is_ipv6);
+        Ok(six.all(|addr| local.contains(&format!("local {addr} "))))
     }
 
     /// The kernel's number of a device here.

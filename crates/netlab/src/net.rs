@@ -17,12 +17,11 @@ use std::{
 
 use crate::{
     error::{Context, Error, ErrorKind, Result},
-    namespace::{Namespace, end_all, ip_batch, wait_for},
+    namespace::{Namespace, READY_IN, end_all, ip_batch, wait_for},
 };
 
 /// Begins every name that we give: `wl<pid>-<net>-<name>`.
 const PREFIX: &str = "wl";
-const READY_IN: Duration = Duration::from_secs(30);
 
 static NETS: AtomicU32 = AtomicU32::new(0);
 static MACS: AtomicU32 = AtomicU32::new(1);
@@ -349,9 +348,7 @@ impl Veth {
         self.ready(&self.b)
     }
 
-    /// Carrier, a queue that sends, and the local route of each IPv6 address:
-    /// the kernel adds that later, and until then the address is deaf although
-    /// it is not tentative.
+    /// Carrier, a queue that sends, and the local route of each IPv6 address.
     fn ready(&self, end: &End) -> Result<()> {
         let what = format!("{} in {} to be ready", end.dev, end.namespace.name());
         let show = |args: &[&str]| -> Result<String> {
@@ -365,9 +362,8 @@ impl Veth {
             if !link.contains("state UP") || link.contains("qdisc noop ") {
                 return Ok(None);
             }
-            let local = show(&["-6", "route", "show", "table", "local"])?;
-            let mut six = end.addrs.iter().filter(|a| a.addr.is_ipv6());
-            let all = six.all(|a| local.contains(&format!("local {} ", a.addr)));
+            let addresses = end.addrs.iter().map(|a| a.addr);
+            let all = end.namespace.has_local_routes(&end.dev, addresses)?;
             let late = show(&["-6", "-o", "addr", "show", "tentative"])?;
             Ok((all && late.is_empty()).then_some(()))
         })

@@ -19,7 +19,7 @@ use weir_identity::{
     decision::{DecidedBy, Flow, Holder},
     policy::{self, Networks, Place, Policy, RuleBits},
 };
-use weir_netlab::{Child, Namespace, Net, wait_for};
+use weir_netlab::{Child, Namespace, Net};
 
 use super::{LONG, TestCgroup, policy};
 
@@ -275,21 +275,9 @@ fn root_the_kernel_decides_as_the_reference_does() {
     let net = Net::new().unwrap();
     let space = net.namespace("identity").unwrap();
     space.run("ip", &["link", "set", "lo", "up"]).unwrap();
-    for peer in PEERS.iter().filter(|peer| peer.contains(':')) {
-        let at = format!("{peer}/128");
-        let words = ["addr", "add", &at, "dev", "lo", "nodad"];
-        space.run("ip", &words).unwrap();
-    }
-    // The kernel adds the local route of an address later. Until then what is sent there is gone
-    // without an error, and nobody judges it: the prefix's route by `lo` discards.
-    wait_for("the local routes", LONG, || {
-        let routes = space.run("ip", &["-6", "route", "show", "table", "local"])?;
-        let routes = String::from_utf8_lossy(&routes.stdout).into_owned();
-        let mut six = PEERS.iter().filter(|peer| peer.contains(':'));
-        let all = six.all(|peer| routes.contains(&format!("local {peer} ")));
-        Ok(all.then_some(()))
-    })
-    .unwrap();
+    let six = PEERS.iter().filter(|peer| peer.contains(':'));
+    let six: Vec<_> = six.map(|peer| peer.parse().unwrap()).collect();
+    space.add_to_loopback(&six).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other").to_str().unwrap().to_owned();
     // The same program in another file, which no child of another test has open.
