@@ -7,7 +7,7 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{process::Command, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use app_host::{Running, TestHost, sha256};
 
@@ -20,23 +20,6 @@ const NOTICED: Duration = Duration::from_millis(2700);
 /// From then on a connection that comes to be denied is not ended, and carries nothing: it is
 /// for seconds after rules have changed only that all are gone through.
 const NO_MORE_CUTS: Duration = Duration::from_secs(7);
-
-/// Sends each line, or datagram, back.
-const SERVER: &str = r#"
-import socket, threading
-def serve(c):
-    for line in c.makefile('rb'): c.sendall(line)
-def tcp(kind, addr):
-    l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    l.bind((addr, 7007)); l.listen(20)
-    while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
-def udp(kind, addr):
-    s = socket.socket(kind, socket.SOCK_DGRAM); s.bind((addr, 7007))
-    while True: s.sendto(*s.recvfrom(100))
-for kind, addr in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]:
-    for what in (tcp, udp): threading.Thread(target=what, args=(kind, addr), daemon=True).start()
-threading.Event().wait()
-"#;
 
 /// Says the numbers of its process and of its second thread; then sends once for each line it
 /// is told, by the thread that it names, and says whether that was answered.
@@ -101,12 +84,6 @@ fn rules() -> String {
     )
 }
 
-fn serve(host: &TestHost) -> weir_netlab::Child {
-    let mut command = Command::new(PYTHON);
-    command.args(["-c", SERVER]);
-    host.space.spawn(command).unwrap()
-}
-
 /// A client of this transport and family, its process, and its second thread.
 fn client(host: &TestHost, transport: &str, family: &str) -> (Running, String, String) {
     let mut client = host.begin(&[PYTHON, "-c", CLIENT, transport, family]);
@@ -136,7 +113,7 @@ fn root_a_program_that_is_traced_or_changed_in_memory_is_another_one() {
     let Some(host) = TestHost::new("alt", &rules()) else {
         return;
     };
-    let _server = serve(&host);
+    let _server = host.echo();
     sleep(NO_MORE_CUTS);
     for (transport, family) in [("tcp", "4"), ("tcp", "6"), ("udp", "4"), ("udp", "6")] {
         let of = format!("{transport} over IPv{family}");

@@ -292,15 +292,8 @@ fn root_a_country_is_that_of_the_peer() {
     let mut servers = Vec::new();
     let Some(host) = TestHost::with("country", &rules, |host| {
         for (_, addresses) in places {
-            let [four, six] = addresses;
-            let four = format!("{four}/32");
-            let six = format!("{six}/128");
-            host.space
-                .run("ip", &["addr", "add", &four, "dev", "lo"])
-                .unwrap();
-            host.space
-                .run("ip", &["addr", "add", &six, "dev", "lo", "nodad"])
-                .unwrap();
+            let parsed = addresses.map(|address| address.parse().unwrap());
+            host.space.add_to_loopback(&parsed).unwrap();
             servers.push(serve(&host.space, &addresses));
         }
     }) else {
@@ -362,17 +355,7 @@ for kind, protocol, address, echo in ((socket.AF_INET, 1, '127.0.0.1', 8), (sock
         (said(&host.run(&[PYTHON, "-c", RAW])) == ["connected"; 2]).then_some(())
     });
     // Of the rule that allows, those of another program are not: of a copy, with another digest.
-    let other = host.host.path("other").to_str().unwrap().to_owned();
-    let made = Command::new("sh")
-        .args([
-            "-c",
-            "cp \"$1\" \"$2\" && echo other >> \"$2\"",
-            "sh",
-            PYTHON,
-            &other,
-        ])
-        .status();
-    assert!(made.unwrap().success());
+    let other = host.copy(PYTHON, "other");
     soon("another program to be known, and refused", || {
         let told = said(&host.run(&[&other, "-c", RAW]));
         assert!(!told.contains(&"connected".to_owned()), "{told:?}");

@@ -9,34 +9,13 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use std::process::Command;
 
 use app_host::{TestHost, sha256};
 use common::{skipped, soon};
 use weir_netlab::Child;
 
-const PYTHON: &str = "/usr/bin/python3";
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
-
-/// Sends each line, or datagram, back.
-const SERVER: &str = r#"
-import socket, threading
-def serve(c):
-    for line in c.makefile('rb'): c.sendall(line)
-def tcp(kind, addr):
-    l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    l.bind((addr, 7007)); l.listen(20)
-    while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
-def udp(kind, addr):
-    s = socket.socket(kind, socket.SOCK_DGRAM); s.bind((addr, 7007))
-    while True: s.sendto(*s.recvfrom(100))
-for kind, addr in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]:
-    for what in (tcp, udp): threading.Thread(target=what, args=(kind, addr), daemon=True).start()
-threading.Event().wait()
-"#;
 
 /// MODE tcp|udp 4|6 LIBRARY [OTHER]: connects, is answered once, does what the mode is, and says
 /// whether it is answered then. Called `taker` it is the other end of `hand-on`.
@@ -231,15 +210,9 @@ fn programs(host: &TestHost) -> Option<[String; 2]> {
             return None;
         }
     }
-    let other = host.host.path("other");
-    let copy = "cp \"$1\" \"$2\" && echo other >> \"$2\"";
-    let done = Command::new("sh")
-        .args(["-c", copy, "sh"])
-        .args([&program, &other])
-        .status();
-    assert!(done.unwrap().success());
-    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
-    Some([text(program), text(other)])
+    let program = program.to_str().unwrap().to_owned();
+    let other = host.copy(&program, "other");
+    Some([program, other])
 }
 
 /// These programs may, unless they have mapped the library, or memory of no file.
@@ -274,9 +247,7 @@ impl Memory {
                 host.configure(&rules(&[program]));
             }
         })?;
-        let mut command = Command::new(PYTHON);
-        command.args(["-c", SERVER]).stderr(Stdio::null());
-        let server = host.space.spawn(command).unwrap();
+        let server = host.echo();
         Some(Self {
             host,
             programs: made?,

@@ -357,11 +357,9 @@ impl World {
             return None;
         }
         let host = TestHost::new("random", "default = \"drop\"\nunknown = \"drop\"\n")?;
-        for peer in PEERS.iter().filter(|peer| peer.contains(':')) {
-            let at = format!("{peer}/128");
-            let words = ["addr", "add", &at, "dev", "lo", "nodad"];
-            host.space.run("ip", &words).unwrap();
-        }
+        let six = PEERS.iter().filter(|peer| peer.contains(':'));
+        let six: Vec<_> = six.map(|peer| peer.parse().unwrap()).collect();
+        host.space.add_to_loopback(&six).unwrap();
         let dir = host.host.path("world");
         fs::create_dir(&dir).unwrap();
         // Other users go there, too.
@@ -387,18 +385,8 @@ impl World {
                 library
             })
             .collect();
-        // The same program in other files, which no child of another test has open.
-        let executables = ["one", "two"].map(|name| {
-            let path = dir.join(name);
-            let copy = "cp \"$1\" \"$2\" && echo $3 >> \"$2\"";
-            let mut command = Command::new("sh");
-            command
-                .args(["-c", copy, "sh", PYTHON])
-                .arg(&path)
-                .arg(name);
-            assert!(command.status().unwrap().success());
-            path.to_str().unwrap().to_owned()
-        });
+        // The same program in other files.
+        let executables = ["one", "two"].map(|name| host.copy(PYTHON, &format!("world/{name}")));
         let all = [PYTHON.to_owned()].into_iter().chain(executables);
         let all: Vec<_> = all.collect();
         for group in GROUPS {

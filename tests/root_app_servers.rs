@@ -161,12 +161,7 @@ for kind, addr in kinds:
     let Some(host) = TestHost::new("descriptors", &rules) else {
         return;
     };
-    let other = host.host.path("other").to_str().unwrap().to_owned();
-    let copy = "cp \"$1\" \"$2\" && echo other >> \"$2\"";
-    let made = Command::new("sh")
-        .args(["-c", copy, "sh", PYTHON, &other])
-        .status();
-    assert!(made.unwrap().success());
+    let other = host.copy(PYTHON, "other");
     soon("python to be known", || {
         (host.connects("127.0.0.1").trim() == "connected").then_some(())
     });
@@ -204,14 +199,7 @@ print(arrived)
     let mut programs = Vec::new();
     let Some(host) = TestHost::with("crowded", CLOSED, |host| {
         for number in 0..PROGRAMS {
-            let path = host.host.path(&format!("program{number}"));
-            let path = path.to_str().unwrap().to_owned();
-            let copy = "cp \"$1\" \"$2\" && echo \"$2\" >> \"$2\"";
-            let made = Command::new("sh")
-                .args(["-c", copy, "sh", PYTHON, &path])
-                .status();
-            assert!(made.unwrap().success());
-            programs.push(path);
+            programs.push(host.copy(PYTHON, &format!("program{number}")));
         }
         let digests: Vec<_> = [PYTHON]
             .into_iter()

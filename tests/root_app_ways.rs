@@ -287,18 +287,6 @@ const SENDERS: [&str; 6] = [
     "pidfd",
 ];
 
-/// Another program with the same bytes in front, so that it does what this one does.
-fn another(host: &TestHost, program: &str) -> String {
-    let path = host.host.path("another").to_str().unwrap().to_owned();
-    // By a process of its own: a child of another test could have a descriptor of ours.
-    let copy = "cp \"$1\" \"$2\" && echo another >> \"$2\"";
-    let done = Command::new("sh")
-        .args(["-c", copy, "sh", program, &path])
-        .status();
-    assert!(done.unwrap().success());
-    path
-}
-
 /// Ways to have a library mapped executable that a rule denies, or executable memory of no
 /// file, and ways by which another program comes to the socket. Of the latter it is shown that
 /// they work: that program is allowed then.
@@ -322,7 +310,7 @@ fn root_each_way_to_other_code_and_to_another_sender_is_met() {
     let Some(host) = TestHost::new("each", &rules(&[PYTHON])) else {
         return;
     };
-    let other = another(&host, PYTHON);
+    let other = host.copy(PYTHON, "another");
     soon("python to be known", || {
         (host.connects("127.0.0.1").trim() == "connected").then_some(())
     });
@@ -395,7 +383,7 @@ fn root_who_gets_the_address_space_of_one_that_has_ended_does_not_stand_in_for_i
     let Some(host) = TestHost::new("heir", &allow(&[PYTHON])) else {
         return;
     };
-    let other = another(&host, PYTHON);
+    let other = host.copy(PYTHON, "another");
     sleep(NO_MORE_CUTS);
     let _server = serve(&host);
     let mut clients: Vec<_> = ["4", "6"]

@@ -19,6 +19,23 @@ const PROGRAMS: [&str; 3] = ["curl", "/usr/bin/python3", "ip"];
 const START: Duration = Duration::from_secs(300);
 pub const ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
 
+/// Sends each line, or datagram, back.
+const ECHO: &str = r#"
+import socket, threading
+def serve(c):
+    for line in c.makefile('rb'): c.sendall(line)
+def tcp(kind, addr):
+    l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((addr, 7007)); l.listen(20)
+    while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
+def udp(kind, addr):
+    s = socket.socket(kind, socket.SOCK_DGRAM); s.bind((addr, 7007))
+    while True: s.sendto(*s.recvfrom(100))
+for kind, addr in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]:
+    for what in (tcp, udp): threading.Thread(target=what, args=(kind, addr), daemon=True).start()
+threading.Event().wait()
+"#;
+
 /// A host with `[app]` for a control group of its own, in a network namespace with web
 /// servers on both loopback addresses that nobody judges.
 pub struct TestHost {
@@ -141,6 +158,27 @@ impl TestHost {
             lines: BufReader::new(output.unwrap()).lines(),
             child,
         }
+    }
+
+    /// Another program at `name` in the host's directory, with its path: it has the bytes of this
+    /// one in front, so that it does the same.
+    pub fn copy(&self, program: &str, name: &str) -> String {
+        let path = self.host.path(name).to_str().unwrap().to_owned();
+        // By a process of its own: a child of another test could have a descriptor of ours.
+        let copy = "cp \"$1\" \"$2\" && echo \"$3\" >> \"$2\"";
+        let done = Command::new("sh")
+            .args(["-c", copy, "sh", program, &path, name])
+            .status();
+        assert!(done.unwrap().success());
+        path
+    }
+
+    /// A server at port 7007 of both loopback addresses, TCP and UDP, that nobody judges and that
+    /// sends each line, or datagram, back.
+    pub fn echo(&self) -> Child {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", ECHO]).stderr(Stdio::null());
+        self.space.spawn(command).unwrap()
     }
 
     /// What curl says of the server: `200`, or why not.
