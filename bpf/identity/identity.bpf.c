@@ -448,6 +448,18 @@ int BPF_PROG(weir_app_lowered, struct mm_struct *mm, _Bool write, _Bool success)
 	return 0;
 }
 
+/* The socket of IPv4 or IPv6 that an open file is; NULL: it is none. */
+static __always_inline struct sock *socket_of(struct file *file)
+{
+	struct socket *holder = bpf_sock_from_file(file);
+	struct sock *sk = holder ? holder->sk : NULL;
+
+	if (!sk || (sk->__sk_common.skc_family != AF_INET &&
+		    sk->__sk_common.skc_family != AF_INET6))
+		return NULL;
+	return sk;
+}
+
 /* A socket that was there before: whoever has a descriptor of it is a holder. */
 SEC("iter/task_file")
 int weir_app_adopt(struct bpf_iter__task_file *ctx)
@@ -457,20 +469,13 @@ int weir_app_adopt(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	struct ident_socket *socket;
 	struct cgroup *cgroup, *ancestor = NULL;
-	struct socket *holder;
 	struct sock *sk;
 	__u32 protocol;
 
 	if (!control || !task || !file)
 		return 0;
-	holder = bpf_sock_from_file(file);
-	if (!holder)
-		return 0;
-	sk = holder->sk;
+	sk = socket_of(file);
 	if (!sk)
-		return 0;
-	if (sk->__sk_common.skc_family != AF_INET &&
-	    sk->__sk_common.skc_family != AF_INET6)
 		return 0;
 	if (control->level) {
 		cgroup = BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
@@ -520,19 +525,12 @@ int weir_app_list(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	struct ident_listed listed = {};
 	struct ident_socket *record;
-	struct socket *holder;
 	struct sock *sk;
 
 	if (!task || !file)
 		return 0;
-	holder = bpf_sock_from_file(file);
-	if (!holder)
-		return 0;
-	sk = holder->sk;
+	sk = socket_of(file);
 	if (!sk)
-		return 0;
-	if (sk->__sk_common.skc_family != AF_INET &&
-	    sk->__sk_common.skc_family != AF_INET6)
 		return 0;
 	record = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
 	listed.tgid = task->tgid;

@@ -466,9 +466,9 @@ impl State {
             // A process that is ending, or becomes another program, has files that cannot
             // be read for a moment.
             let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
-            let stood_still = after.is_some_and(|after| stood_still(&before, &after))
+            let has_stood_still = after.is_some_and(|after| stood_still(&before, &after))
                 && last_look.as_ref().is_some_and(is_same);
-            if stood_still && (!is_torn || last) {
+            if has_stood_still && (!is_torn || last) {
                 return Ok(Some((before, read)));
             }
         }
