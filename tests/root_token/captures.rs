@@ -65,18 +65,8 @@ fn root_a_capture_of_tcpdump_is_verified() {
         // All four have come: SIGINT has tcpdump write what it has.
         child.signal(2).unwrap();
         child.wait(Duration::from_secs(20)).unwrap().unwrap();
-        let (port, keys) = (PORT.to_string(), lab.server.keys());
-        let words = [
-            "token", "verify", "--keys", &keys, "--port", &port, "--json",
-        ];
-        let words = [
-            &words[..],
-            &["--aggregate", &python, file.to_str().unwrap()],
-        ]
-        .concat();
-        let (code, said) = lab.server.weir.ask(&words);
-        assert_eq!(code, Some(1), "{said}");
-        let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let (code, answer) = lab.server.verify(&file, &python);
+        assert_eq!(code, Some(1), "{answer}");
         for (address, is_signed) in [
             ("192.0.2.1", true),
             ("2001:db8:1::1", true),

@@ -104,6 +104,21 @@ impl Host {
         self.weir.path("keys").display().to_string()
     }
 
+    /// What `weir token verify` says of a capture by its keys, at [`PORT`] and of this program:
+    /// the exit code, and the JSON.
+    pub fn verify(&self, file: &Path, aggregate: &str) -> (Option<i32>, Value) {
+        let (keys, port) = (self.keys(), PORT.to_string());
+        let words = ["token", "verify", "--keys", &keys, "--port", &port];
+        let file = file.to_str().unwrap();
+        let more = ["--json", "--aggregate", aggregate, file];
+        let (code, said) = self.weir.ask(&[&words[..], &more].concat());
+        let answer = serde_json::from_str(&said);
+        (
+            code,
+            answer.unwrap_or_else(|error| panic!("{error}: {said}")),
+        )
+    }
+
     /// Makes the first key.
     pub fn make_key(&self) {
         self.weir

@@ -460,13 +460,12 @@ fn root_a_capture_says_which_segments_are_as_they_were_sent() {
     };
     lab.start();
     let python = lab.client.aggregate("python3").unwrap();
-    let (port, keys) = (PORT.to_string(), lab.server.keys());
     for (mode, reason) in [("pass", ""), ("change", "wrong-mac"), ("strip", "missing")] {
         for address in lab.addresses {
             lab.tell("pass");
             let before = ["wrong-mac", "missing"].map(|reason| lab.server.outcome(reason));
             let name = format!("{mode}-{}.pcap", address.len());
-            let filter = format!("tcp port {port}");
+            let filter = format!("tcp port {PORT}");
             let (mut dump, file) = tcpdump(&lab.server, &name, &["-i", "eth0"], &filter);
             lab.tell(mode);
             // What is stripped never arrives.
@@ -478,34 +477,30 @@ fn root_a_capture_says_which_segments_are_as_they_were_sent() {
             lab.tell("pass");
             dump.signal(2).unwrap();
             dump.wait(Duration::from_secs(20)).unwrap().unwrap();
-            let words = [
-                "token", "verify", "--keys", &keys, "--port", &port, "--json",
-            ];
-            let words = [
-                &words[..],
-                &["--aggregate", &python, file.to_str().unwrap()],
-            ]
-            .concat();
-            let (code, told) = lab.server.weir.ask(&words);
-            let answer: Value = serde_json::from_str(&told).unwrap();
+            let (code, answer) = lab.server.verify(&file, &python);
             // The one before may have sent something more.
             let mut flows = answer["flows"].as_array().unwrap().iter();
-            let flow = flows.find(|flow| flow["verdict"] == "valid").expect(&told);
+            let flow = flows
+                .find(|flow| flow["verdict"] == "valid")
+                .unwrap_or_else(|| panic!("{answer}"));
             let count = |reason: &str| flow["segments"]["verdicts"][reason].as_u64();
-            assert!(count("valid") > Some(1), "{told}");
+            assert!(count("valid") > Some(1), "{answer}");
             if mode == "pass" {
                 assert_eq!(flow["segments"]["refused"].as_array().unwrap().len(), 0);
                 continue;
             }
-            assert_eq!(code, Some(1), "{told}");
+            assert_eq!(code, Some(1), "{answer}");
             let refused = flow["segments"]["refused"].as_array().unwrap();
-            assert!(refused.iter().any(|one| one["verdict"] == reason), "{told}");
+            assert!(
+                refused.iter().any(|one| one["verdict"] == reason),
+                "{answer}"
+            );
             let after = ["wrong-mac", "missing"].map(|reason| lab.server.outcome(reason));
             let of_kernel = [0, 1].map(|n| after[n] - before[n]);
             let of_capture = ["wrong-mac", "missing"].map(|reason| count(reason).unwrap_or(0));
             // What tcpdump had not yet read when it ended is not in its file.
             for (capture, kernel) in of_capture.iter().zip(of_kernel) {
-                assert!(*capture <= kernel, "{of_kernel:?} {told}");
+                assert!(*capture <= kernel, "{of_kernel:?} {answer}");
             }
         }
     }

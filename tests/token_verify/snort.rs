@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     IDENTITY, Lab, json, pcap,
-    suricata::{by_packet, cut_everywhere, of_lines, one_cut},
+    suricata::{alone, by_packet, cut_everywhere, of_lines},
     syns,
 };
 
@@ -79,9 +79,7 @@ fn the_plugin_for_snort_says_of_each_syn_what_weir_says() {
         assert_eq!(said.len(), cut.len());
         for ((packet, length), (number, said)) in cut.iter().zip(&said) {
             if number % 29 == 0 {
-                let one = lab.write("one.pcap", &one_cut(packet, *length));
-                let answer = json(&lab.verify(&one, &["--json"]));
-                let weir = by_packet(&answer).remove(&1).unwrap_or("-".to_owned());
+                let weir = alone(&lab, packet, *length);
                 assert_eq!(*said, weir, "{length} bytes of {packet:?}");
             }
             assert!(["-", "shortened", "valid"].contains(&said.as_str()));

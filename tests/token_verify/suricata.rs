@@ -214,9 +214,7 @@ fn suricata_says_of_each_syn_what_weir_says() {
     for ((packet, length), (number, said)) in cut.iter().zip(&said) {
         // Each is asked alone, because they are of one connection.
         if number % 29 == 0 {
-            let one = lab.write("one.pcap", &one_cut(packet, *length));
-            let answer = json(&lab.verify(&one, &["--json"]));
-            let weir = by_packet(&answer).remove(&1).unwrap_or("-".to_owned());
+            let weir = alone(&lab, packet, *length);
             assert_eq!(*said, weir, "{length} bytes of {packet:?}");
         }
         let is_wrong = ["-", "shortened"].contains(&said.as_str());
@@ -256,11 +254,13 @@ pub fn cut_everywhere(syns: &[syns::Syn]) -> (Vec<(Vec<u8>, usize)>, Vec<u8>) {
     (cut, file)
 }
 
-/// A capture of one packet of which so much was captured.
-pub fn one_cut(packet: &[u8], length: usize) -> Vec<u8> {
+/// What `weir token verify` says of one packet of which so much was captured.
+pub fn alone(lab: &Lab, packet: &[u8], length: usize) -> String {
     let mut file = pcap(1, false, &[]);
     add_cut(&mut file, packet, length);
-    file
+    let file = lab.write("one.pcap", &file);
+    let answer = json(&lab.verify(&file, &["--json"]));
+    by_packet(&answer).remove(&1).unwrap_or("-".to_owned())
 }
 
 fn add_cut(file: &mut Vec<u8>, packet: &[u8], length: usize) {

@@ -56,6 +56,22 @@ pub(crate) fn compiled(config: &AppConfig) -> Policy {
     Policy::compile(config, &Known::default()).unwrap()
 }
 
+/// The policy of these rules; by it who is not known is dropped.
+fn of_rules(default: Verdict, rules: Vec<Rule>) -> Policy {
+    compiled(&AppConfig {
+        default,
+        unknown: crate::Unknown::Drop,
+        prompt_timeout: None,
+        level: Level::Auto,
+        cgroup: None,
+        private_names: Vec::new(),
+        container_sockets: Vec::new(),
+        upgrades: crate::Upgrades::Tell,
+        rules,
+        rule_lines: Vec::new(),
+    })
+}
+
 fn object(path: &str, number: u8) -> Object {
     let digest = Some(Digest([number; 32]));
     let path = path.into();
@@ -615,19 +631,7 @@ proptest! {
         outward: bool,
         host in 0u8..5,
     ) {
-        let config = AppConfig {
-            default: Verdict::Reject,
-            unknown: crate::Unknown::Drop,
-            prompt_timeout: None,
-            level: Level::Auto,
-            cgroup: None,
-            private_names: Vec::new(),
-            container_sockets: Vec::new(),
-            upgrades: crate::Upgrades::Tell,
-            rules: rules.clone(),
-            rule_lines: Vec::new(),
-        };
-        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let policy = of_rules(Verdict::Reject, rules.clone());
         let peer = IpAddr::from([192, 0, 2, host]);
         let flow = Flow { is_outward: outward, peer, ..out("192.0.2.1", 1) };
         let expected = naive(&rules, &holders, outward, peer).unwrap_or(Verdict::Reject);
@@ -645,19 +649,7 @@ proptest! {
         holders in programs(),
         host in 0u8..5,
     ) {
-        let config = AppConfig {
-            default: Verdict::Drop,
-            unknown: crate::Unknown::Drop,
-            prompt_timeout: None,
-            level: Level::Auto,
-            cgroup: None,
-            private_names: Vec::new(),
-            container_sockets: Vec::new(),
-            upgrades: crate::Upgrades::Tell,
-            rules,
-            rule_lines: Vec::new(),
-        };
-        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let policy = of_rules(Verdict::Drop, rules);
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
         let mut known: Vec<Holder> =
             holders.iter().map(|program| Holder::Known(policy.met_by(program))).collect();
@@ -679,19 +671,7 @@ proptest! {
     /// not known, and the last of these is about everybody.
     #[test]
     fn what_is_decided_is_told_without_the_peer(rules in rules(), holders in programs(), host in 0u8..5) {
-        let config = AppConfig {
-            default: Verdict::Drop,
-            unknown: crate::Unknown::Drop,
-            prompt_timeout: None,
-            level: Level::Auto,
-            cgroup: None,
-            private_names: Vec::new(),
-            container_sockets: Vec::new(),
-            upgrades: crate::Upgrades::Tell,
-            rules,
-            rule_lines: Vec::new(),
-        };
-        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let policy = of_rules(Verdict::Drop, rules);
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
         let mut known: Vec<Holder> =
             holders.iter().map(|program| Holder::Known(policy.met_by(program))).collect();
@@ -710,19 +690,7 @@ proptest! {
     /// known never passes where anybody known would be denied.
     #[test]
     fn a_holder_more_opens_nothing(rules in rules(), holders in programs(), host in 0u8..5) {
-        let config = AppConfig {
-            default: Verdict::Drop,
-            unknown: crate::Unknown::Drop,
-            prompt_timeout: None,
-            level: Level::Auto,
-            cgroup: None,
-            private_names: Vec::new(),
-            container_sockets: Vec::new(),
-            upgrades: crate::Upgrades::Tell,
-            rules,
-            rule_lines: Vec::new(),
-        };
-        let policy = Policy::compile(&config, &Known::default()).unwrap();
+        let policy = of_rules(Verdict::Drop, rules);
         let flow = Flow { peer: IpAddr::from([192, 0, 2, host]), ..out("192.0.2.1", 1) };
         let mut known: Vec<Holder> =
             holders.iter().map(|program| Holder::Known(policy.met_by(program))).collect();
