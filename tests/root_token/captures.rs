@@ -65,7 +65,7 @@ fn root_a_capture_of_tcpdump_is_verified() {
         // All four have come: SIGINT has tcpdump write what it has.
         child.signal(2).unwrap();
         child.wait(Duration::from_secs(20)).unwrap().unwrap();
-        let (code, answer) = lab.server.verify(&file, &python);
+        let (code, answer) = lab.server.verify(&file, PORT, &python);
         assert_eq!(code, Some(1), "{answer}");
         for (address, is_signed) in [
             ("192.0.2.1", true),

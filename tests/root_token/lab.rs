@@ -104,10 +104,10 @@ impl Host {
         self.weir.path("keys").display().to_string()
     }
 
-    /// What `weir token verify` says of a capture by its keys, at [`PORT`] and of this program:
+    /// What `weir token verify` says of a capture by its keys, at this port and of this program:
     /// the exit code, and the JSON.
-    pub fn verify(&self, file: &Path, aggregate: &str) -> (Option<i32>, Value) {
-        let (keys, port) = (self.keys(), PORT.to_string());
+    pub fn verify(&self, file: &Path, port: u16, aggregate: &str) -> (Option<i32>, Value) {
+        let (keys, port) = (self.keys(), port.to_string());
         let words = ["token", "verify", "--keys", &keys, "--port", &port];
         let file = file.to_str().unwrap();
         let more = ["--json", "--aggregate", aggregate, file];

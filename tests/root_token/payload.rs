@@ -477,7 +477,7 @@ fn root_a_capture_says_which_segments_are_as_they_were_sent() {
             lab.tell("pass");
             dump.signal(2).unwrap();
             dump.wait(Duration::from_secs(20)).unwrap().unwrap();
-            let (code, answer) = lab.server.verify(&file, &python);
+            let (code, answer) = lab.server.verify(&file, PORT, &python);
             // The one before may have sent something more.
             let mut flows = answer["flows"].as_array().unwrap().iter();
             let flow = flows
