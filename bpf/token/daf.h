@@ -149,11 +149,11 @@ static __noinline enum token_outcome verify_daf(struct __sk_buff *skb,
 		return TOKEN_MISSING;
 	hash.at = packet->transport + packet->tcp.doff * 4;
 	if (head[1] != TOKEN_DAF_BYTES || packet->ip_options_len < TOKEN_DAF_BYTES ||
-	    packet->tcp.doff < 5 || hash.at > frame_bytes(skb))
+	    packet->tcp.doff < 5 || hash.at > packet->end)
 		return TOKEN_MALFORMED;
 	if (!key)
 		return TOKEN_UNKNOWN_KEY;
-	hash.left = frame_bytes(skb) - hash.at;
+	hash.left = packet->end - hash.at;
 	if (daf_mac(&hash, key))
 		return TOKEN_MALFORMED;
 	return compare_daf(skb, packet->ip_options + sizeof(head), &hash);

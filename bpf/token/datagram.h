@@ -128,6 +128,7 @@ static __noinline int read_datagram(struct __sk_buff *skb, __u32 base, int or_fi
 			return -1;
 		map_v4(packet->flow.source, ip.saddr);
 		map_v4(packet->flow.dest, ip.daddr);
+		packet->end = end_of(skb, base, ip.tot_len);
 		at = base + ip.ihl * 4;
 		begin = base + sizeof(ip);
 		scan.len = at - begin;
@@ -140,6 +141,7 @@ static __noinline int read_datagram(struct __sk_buff *skb, __u32 base, int or_fi
 		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
 		next = ip.nexthdr;
 		at = begin = base + sizeof(ip);
+		packet->end = end_of(skb, at, ip.payload_len);
 		scan.is_ipv6 = 1;
 		for (i = 0; i < CHAIN; i++) {
 			__u8 head[4];
@@ -165,7 +167,8 @@ static __noinline int read_datagram(struct __sk_buff *skb, __u32 base, int or_fi
 		if (next != IPPROTO_UDP)
 			return -1;
 	}
-	if (bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+	if (!is_within(packet, at, sizeof(ports)) ||
+	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
 		return -1;
 	packet->protocol = IPPROTO_UDP;
 	packet->flow.source_port = ports[0];

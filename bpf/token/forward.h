@@ -7,9 +7,12 @@
  * entry notes the requirement; the table is another one, for other requirements hold
  * here. All packets are judged, and not what iptables chooses:
  *
+ *   - tags of VLANs: a frame is judged by what is behind them; one of more than
+ *     FORWARD_TAGS, whatever it carries, does not pass.
  *   - parts of packets: the first one is judged like a whole one; without it the
  *     receiver cannot put together the others, which pass. A part of TCP that could
  *     overwrite the flags of the first one does not (RFC 1858).
+ *   - what a frame has behind its packet is no part of it.
  *   - IPv6: more than six headers before the ports are malformed.
  *   - ICMP errors about an answer of a protected port pass if they are about a flow that
  *     has proved itself.
@@ -188,6 +191,36 @@ static __noinline int forward_anew(struct __sk_buff *skb, struct token_packet *p
 	return finish(control, packet, outcome, found) ? MATCH : 0;
 }
 
+/* Tags that are gone through, beside one that the kernel has taken off before tc. */
+#define FORWARD_TAGS 4
+
+static __always_inline int is_tag(__be16 link)
+{
+	return link == bpf_htons(ETH_P_8021Q) || link == bpf_htons(ETH_P_8021AD);
+}
+
+/* Goes through the tags of a frame whose type is packet->link, to the type of what it
+ * carries, whose offset is the answer: a receiver takes off all of them. 0: it cannot. */
+static __noinline __u32 skip_tags(struct __sk_buff *skb, __u32 base,
+				  struct token_packet *packet)
+{
+	__be16 tag[2];
+	int i;
+
+	for (i = 0; i < FORWARD_TAGS && is_tag(packet->link); i++) {
+		if (bpf_skb_load_bytes(skb, base, tag, sizeof(tag)))
+			return 0;
+		packet->link = tag[1];
+		base += sizeof(tag);
+	}
+	return is_tag(packet->link) ? 0 : base;
+}
+
+static __always_inline int is_ip(__be16 link)
+{
+	return link == bpf_htons(ETH_P_IP) || link == bpf_htons(ETH_P_IPV6);
+}
+
 /* Where what a packet carries begins, behind the headers of IP. */
 struct forward_path {
 	__u32 at;
@@ -213,6 +246,7 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 			return -1;
 		map_v4(packet->flow.source, ip.saddr);
 		map_v4(packet->flow.dest, ip.daddr);
+		packet->end = end_of(skb, base, ip.tot_len);
 		if (ip.ihl < 5)
 			return 1;
 		offset = bpf_ntohs(ip.frag_off) & 0x1fff;
@@ -232,6 +266,7 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 		__builtin_memcpy(packet->flow.dest, &ip.daddr, 16);
 		next = ip.nexthdr;
 		at = base + sizeof(ip);
+		packet->end = end_of(skb, at, ip.payload_len);
 		packet->ip_options_len = 0;
 		for (i = 0; i < CHAIN; i++) {
 			__u8 head[4];
@@ -242,9 +277,12 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
 				return 1;
 			if (next == IPPROTO_FRAGMENT) {
-				/* What is behind it is data of some header. */
+				/* What is behind it is data of some header. Of which
+				 * one says the first part, not this one. */
 				if (head[2] || head[3] & 0xf8) {
 					path->is_later = 1;
+					path->is_overlapping =
+						!head[2] && (head[3] & 0xf8) == 8;
 					return 0;
 				}
 				head[1] = 0;
@@ -298,9 +336,7 @@ static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packe
 	if (bpf_skb_load_bytes(skb, at, &type, 1) ||
 	    !is_icmp_error(outer->protocol, type))
 		return MATCH;
-#ifdef TOKEN_XDP
 	packet.link = outer->link;
-#endif
 	/* What cannot be told apart is about no flow that is known. */
 	if (read_path(skb, at + 8, &packet, &quoted) || quoted.is_later ||
 	    (quoted.next != IPPROTO_TCP && quoted.next != IPPROTO_UDP) ||
@@ -351,7 +387,8 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 			       ? judge_malformed(packet, control)
 			       : FORWARD_READ;
 	case IPPROTO_TCP:
-		if (bpf_skb_load_bytes(skb, path.at, &packet->tcp, sizeof(packet->tcp)))
+		if (!is_within(packet, path.at, sizeof(packet->tcp)) ||
+		    bpf_skb_load_bytes(skb, path.at, &packet->tcp, sizeof(packet->tcp)))
 			return judge_malformed(packet, control);
 		packet->transport = path.at;
 		packet->flow.source_port = packet->tcp.source;
@@ -365,7 +402,7 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 	return MATCH;
 }
 
-/* 0: it is dropped. `packet` is empty, but for the protocol of its frame. */
+/* 0: it is dropped. `packet` is empty, but for the type of its frame. */
 static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 					 struct token_packet *packet,
 					 const struct token_control *control)
@@ -374,6 +411,15 @@ static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 	__u32 generation, used;
 	int said;
 
+	if (is_tag(packet->link)) {
+		base = skip_tags(skb, base, packet);
+		if (!base) {
+			keep_refused(packet, TOKEN_MALFORMED, 1);
+			return 0;
+		}
+	}
+	if (!is_ip(packet->link))
+		return MATCH;
 #ifdef TOKEN_XDP
 	/* There is no room for both on the stack of kernels before 6.8. */
 	said = read_packet(skb, base, packet);
@@ -411,9 +457,7 @@ static __always_inline int forward_frame(struct __sk_buff *skb, __u32 base)
 
 	if (!control || !control->forward)
 		return TC_ACT_UNSPEC;
-	if (skb->protocol != bpf_htons(ETH_P_IP) &&
-	    skb->protocol != bpf_htons(ETH_P_IPV6))
-		return TC_ACT_UNSPEC;
+	packet.link = skb->protocol;
 	return judge_forward(skb, base, &packet, control) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 

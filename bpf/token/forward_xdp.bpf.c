@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* What forward.h does, on XDP: in the driver, before a packet has cost anything. The same
  * code over the same tables, which reads the frame through the helper of XDP
- * (Linux 5.18). Which protocol a frame carries, behind at most one VLAN tag, is read
- * here, for there is no skb that knows it; a frame with two tags passes, as on tc. */
+ * (Linux 5.18). The type of a frame is read here, for there is no skb that knows it. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
@@ -19,23 +18,12 @@ int weir_forward_xdp(struct xdp_md *xdp)
 {
 	struct token_control *control = control_get();
 	struct token_packet packet = {};
-	__u32 base = ETHERNET;
-	__be16 tag[2];
 
 	if (!control || !control->forward)
 		return XDP_PASS;
 	if (bpf_xdp_load_bytes(xdp, ETHERNET - 2, &packet.link, sizeof(packet.link)))
 		return XDP_PASS;
-	if (packet.link == bpf_htons(ETH_P_8021Q) ||
-	    packet.link == bpf_htons(ETH_P_8021AD)) {
-		if (bpf_xdp_load_bytes(xdp, ETHERNET, tag, sizeof(tag)))
-			return XDP_PASS;
-		packet.link = tag[1];
-		base += sizeof(tag);
-	}
-	if (packet.link != bpf_htons(ETH_P_IP) && packet.link != bpf_htons(ETH_P_IPV6))
-		return XDP_PASS;
-	return judge_forward(xdp, base, &packet, control) ? XDP_PASS : XDP_DROP;
+	return judge_forward(xdp, ETHERNET, &packet, control) ? XDP_PASS : XDP_DROP;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

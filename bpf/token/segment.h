@@ -17,6 +17,7 @@ struct token_packet {
 	struct token_flow_key flow;
 	__u32 transport; /* offset of the TCP header */
 	__u32 token;	 /* offset of its token; 0: it has none */
+	__u32 end;	 /* of the packet, whatever the frame has behind it */
 	/* Of a segment: where the options of IPv4 are, or those of the IPv6 destination
 	 * options header right before TCP's, and how many bytes of them. */
 	__u16 ip_options, ip_options_len;
@@ -28,19 +29,45 @@ struct token_packet {
 	__u8 has_token;
 	__u8 key;
 	__u8 tag[4];
-#ifdef TOKEN_XDP
+#ifdef TOKEN_GATEWAY
 	__be16 link; /* the protocol that the frame carries */
 #endif
 };
 
-/* The protocol that a frame carries, and its bytes. */
-#ifdef TOKEN_XDP
+/* The protocol that a frame carries: a gateway reads it behind tags of VLANs. */
+#ifdef TOKEN_GATEWAY
 #define link_protocol(skb, packet) ((packet)->link)
-#define frame_bytes(skb)	   ((__u32)bpf_xdp_get_buff_len(skb))
 #else
 #define link_protocol(skb, packet) ((skb)->protocol)
-#define frame_bytes(skb)	   ((skb)->len)
 #endif
+
+/* The bytes of a frame, and whether the kernel has put it together of several: it may be
+ * larger then than an IP header can say. */
+#ifdef TOKEN_XDP
+#define frame_bytes(skb) ((__u32)bpf_xdp_get_buff_len(skb))
+#define is_several(skb)	 0
+#else
+#define frame_bytes(skb) ((skb)->len)
+#define is_several(skb)	 ((skb)->gso_size != 0)
+#endif
+
+/* Where a packet ends that begins at `begin`, by the length that its IP header says: the
+ * receiver takes off what a frame has behind it. */
+static __always_inline __u32 end_of(struct __sk_buff *skb, __u32 begin, __be16 said)
+{
+	__u32 all = frame_bytes(skb), end = begin + bpf_ntohs(said);
+
+	if (!said && is_several(skb))
+		return all;
+	return end < all ? end : all;
+}
+
+/* Do so many bytes at an offset belong to the packet? */
+static __always_inline int is_within(const struct token_packet *packet, __u32 at,
+				     __u32 bytes)
+{
+	return at + bytes <= packet->end;
+}
 
 /* Headers that mostly follow each other: one call for both. */
 struct token_headers4 {
@@ -69,6 +96,7 @@ static __always_inline int read_inline(struct __sk_buff *skb, __u32 base,
 		map_v4(packet->flow.dest, headers.ip.daddr);
 		next = headers.ip.protocol;
 		at = headers.ip.ihl * 4;
+		packet->end = end_of(skb, base, headers.ip.tot_len);
 		packet->tcp = headers.tcp;
 		/* Sockets get whole packets; a gateway without reassembly may not. */
 		if (headers.ip.version != 4 || at < sizeof(headers.ip) ||
@@ -90,6 +118,7 @@ static __always_inline int read_inline(struct __sk_buff *skb, __u32 base,
 		__builtin_memcpy(packet->flow.dest, &headers.ip.daddr, 16);
 		next = headers.ip.nexthdr;
 		at = sizeof(headers.ip);
+		packet->end = end_of(skb, base + at, headers.ip.payload_len);
 		packet->tcp = headers.tcp;
 		for (i = 0; i < CHAIN; i++) {
 			__u8 head[2];
@@ -112,6 +141,8 @@ static __always_inline int read_inline(struct __sk_buff *skb, __u32 base,
 		    bpf_skb_load_bytes(skb, base + at, &packet->tcp, sizeof(packet->tcp)))
 			return -1;
 	}
+	if (!is_within(packet, base + at, sizeof(packet->tcp)))
+		return -1;
 	packet->protocol = IPPROTO_TCP;
 	packet->transport = base + at;
 	packet->flow.source_port = packet->tcp.source;
@@ -215,8 +246,8 @@ static __noinline int begin_hash(struct segment_hash *hash, const struct token_k
 	return 0;
 }
 
-/* The MAC of a segment, which reaches to the end of what was read; the token is
- * the last one of its options. 0: it is in `mac`. */
+/* The MAC of a segment, which reaches to the end of the packet; the token is the last one
+ * of its options. 0: it is in `mac`. */
 static __noinline int mac_of_segment(struct __sk_buff *skb, const struct token_key *key,
 				     const struct token_packet *packet, __u64 epoch,
 				     __u64 *mac)
@@ -224,7 +255,7 @@ static __noinline int mac_of_segment(struct __sk_buff *skb, const struct token_k
 	struct segment_hash hash = {
 		.skb = skb,
 		.at = packet->transport,
-		.left = frame_bytes(skb) - packet->transport,
+		.left = packet->end - packet->transport,
 		.mac = packet->tcp.doff - 2,
 	};
 	__u32 all = hash.left;

@@ -6,7 +6,10 @@
  *
  * A token that comes in stays if a requirement is about its port, for it is verified
  * then. What programs of this host send stays as it is. Neither is stripped what comes
- * from, or goes to, networks that are to be left alone (TOKEN_KEEP). */
+ * from, or goes to, networks that are to be left alone (TOKEN_KEEP).
+ *
+ * A frame is looked through behind its tags of VLANs; one of more than FORWARD_TAGS does
+ * not pass, for it cannot be told what it carries. */
 #ifndef WEIR_TOKEN_STRIP_H
 #define WEIR_TOKEN_STRIP_H
 
@@ -168,7 +171,7 @@ static __noinline int strip_place(struct __sk_buff *skb, struct token_packet *pa
 /* Options of TCP that are only times, as they mostly are. */
 #define ONLY_TIMES bpf_htonl(0x0101080a)
 
-/* -1: the kernel failed, perhaps with a part of it written. */
+/* -1: the kernel failed, perhaps with a part of it written; or it cannot be read. */
 static __always_inline int strip_packet(struct __sk_buff *skb, __u32 base, int is_out)
 {
 	struct token_packet packet = {};
@@ -176,6 +179,14 @@ static __always_inline int strip_packet(struct __sk_buff *skb, __u32 base, int i
 	struct strip_place place = {};
 	__u32 first;
 
+	packet.link = skb->protocol;
+	if (is_tag(packet.link)) {
+		base = skip_tags(skb, base, &packet);
+		if (!base)
+			return -1;
+	}
+	if (!is_ip(packet.link))
+		return 0;
 	if (read_path(skb, base, &packet, &path))
 		return 0;
 	packet.protocol = path.next;
@@ -211,7 +222,7 @@ static __always_inline int strip_packet(struct __sk_buff *skb, __u32 base, int i
 	place.kind = TOKEN_IP_KIND;
 	place.is_tcp = 0;
 	place.is_ipv6 = 1;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+	if (packet.link == bpf_htons(ETH_P_IP)) {
 		place.is_ipv6 = 0;
 		place.has_daf = 1;
 		place.check = base + offsetof(struct iphdr, check);
@@ -224,9 +235,6 @@ static __always_inline int strip_frame(struct __sk_buff *skb, __u32 base, int is
 	__u32 key = TOKEN_STRIP_BROKEN;
 	__u64 *number;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) &&
-	    skb->protocol != bpf_htons(ETH_P_IPV6))
-		return TC_ACT_UNSPEC;
 	/* A program of this host sends it. */
 	if (is_out && skb->sk)
 		return TC_ACT_UNSPEC;

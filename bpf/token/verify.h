@@ -180,7 +180,8 @@ find_option(struct __sk_buff *skb, struct token_packet *packet, __u32 wanted)
 	struct token_scan scan = {.kind = TOKEN_KIND, .wanted = wanted};
 	__u32 begin = packet->transport + sizeof(packet->tcp), more;
 
-	if (packet->tcp.doff < 5)
+	if (packet->tcp.doff < 5 ||
+	    !is_within(packet, packet->transport, packet->tcp.doff * 4))
 		return TOKEN_MALFORMED;
 	scan.len = packet->tcp.doff * 4 - sizeof(packet->tcp);
 	/* Less one: of "other than 0" verifiers before Linux 6.8 conclude nothing. In one
@@ -336,7 +337,7 @@ static __always_inline enum token_outcome judge_syn(struct __sk_buff *skb,
 	if (outcome != TOKEN_VALID)
 		return outcome;
 	/* What a SYN carries already (Fast Open) is signed by nobody. */
-	if (frame_bytes(skb) > packet->transport + packet->tcp.doff * 4 &&
+	if (packet->end > packet->transport + packet->tcp.doff * 4 &&
 	    wants_payload(control, requirement))
 		return TOKEN_MISSING;
 	return TOKEN_VALID;

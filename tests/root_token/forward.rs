@@ -370,3 +370,47 @@ fn root_a_gateway_judges_in_the_driver_or_says_why_not() {
     lab.gateway.weir.done(&["detach"]);
     assert_eq!(lab.client.connects(SERVER[0], PORT), "connected");
 }
+
+/// The kernel takes off the tags of VLAN 0 one after the other, the later ones behind tc.
+#[test]
+fn root_no_tags_get_a_packet_by_a_gateway() {
+    let Some(mut lab) = lab("tags") else {
+        return;
+    };
+    lab.client.start_signing(CURL_AND_PYTHON, SERVER);
+    let [curl, _] = known(&lab);
+    lab.gateway.copy_keys(&lab.client);
+    require(&lab, &curl, "", "");
+    lab.gateway.weir.start();
+    let here = &lab.links[2];
+    let macs = (here.mac(Side::A), here.mac(Side::B));
+    for hook in ["tc", "xdp"] {
+        require(&lab, &curl, &format!("hook = \"{hook}\"\n"), "");
+        lab.gateway.weir.done(&["reload"]);
+        for tags in 1..=3 {
+            for (address, from) in SERVER.iter().zip(["203.0.113.2", "2001:db8:2::2"]) {
+                let syn = |port| {
+                    let syn = frames::Syn {
+                        source: (from.parse().unwrap(), 40_000 + tags as u16),
+                        dest: (address.parse().unwrap(), port),
+                        isn: 7,
+                        options: Vec::new(),
+                    };
+                    let frame = syn.frame(macs);
+                    let tags = [0x81, 0, 0, 0].repeat(tags);
+                    [&frame[..12], &tags, &frame[12..]].concat()
+                };
+                let told = format!("{hook} {tags} {address}");
+                // What needs no token arrives in this form.
+                let arrives = frames::Capture::begin(&lab.server, OPEN);
+                frames::send(&lab.other, &syn(OPEN));
+                assert_eq!(frames::Syn::read(&arrives.end()).dest.1, OPEN, "{told}");
+                let before = lab.gateway.outcome("missing");
+                frames::send(&lab.other, &syn(PORT));
+                soon(&told, || {
+                    (lab.gateway.outcome("missing") > before).then_some(())
+                });
+            }
+        }
+    }
+}

@@ -246,6 +246,9 @@ fn segment_frame(client: u16, is_v6: bool) -> anyhow::Result<Vec<u8>> {
     let at = frame.len();
     frame.extend(token.bytes());
     frame.extend([7; SEGMENT_PAYLOAD]);
+    let (at_length, before) = if is_v6 { (18, 14 + 40) } else { (16, 14) };
+    let length = (frame.len() - before) as u16;
+    frame[at_length..at_length + 2].copy_from_slice(&length.to_be_bytes());
     let segment = Segment::read(&frame[14..]).context("a segment")?;
     let mac = segment::mac(&segment, 7, KeyId::MIN, epoch, &IdentityKey(KEY));
     token.mac = mac.context("a header with room for a token")?;

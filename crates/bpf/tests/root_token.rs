@@ -222,6 +222,7 @@ impl Known {
             let tcp = tcp + option.len();
             fresh[tcp + 12] -= 5 << 4;
             fresh.truncate(fresh.len() - 20);
+            fresh[if is_v4 { 17 } else { 19 }] -= 20;
         }
         fresh
     }
@@ -277,7 +278,8 @@ impl Known {
             }
             (IpAddr::V6(source), IpAddr::V6(dest)) => {
                 let first = if chain == 0 { 6 } else { 60 };
-                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, length as u8, first, 64]);
+                let payload = (length + chain * 8) as u8;
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, payload, first, 64]);
                 frame.extend(source.octets());
                 frame.extend(dest.octets());
                 for more in (0..chain).rev() {
@@ -293,6 +295,31 @@ impl Known {
         frame.extend(options);
         frame
     }
+}
+
+/// Says in the IP header that the packet is as long as its frame is.
+fn set_length(frame: &mut [u8]) {
+    let (at, before) = if frame[12] == 8 {
+        (16, 14)
+    } else {
+        (18, 14 + 40)
+    };
+    let length = (frame.len() - before) as u16;
+    frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+}
+
+/// The packet of a frame, which is as long as its IP header says.
+fn packet_of(frame: &[u8]) -> &[u8] {
+    let packet = &frame[14..];
+    let number = |at: usize| packet[at..].first_chunk().map(|b| u16::from_be_bytes(*b));
+    let said = match frame[12] {
+        8 => packet.get(2..).and_then(|_| number(2)).map(usize::from),
+        _ => packet
+            .get(4..)
+            .and_then(|_| number(4))
+            .map(|b| usize::from(b) + 40),
+    };
+    &packet[..said.unwrap_or(0).min(packet.len())]
 }
 
 /// Client and server.
@@ -326,7 +353,7 @@ impl Expected<'_> {
             [8, 0] => 4,
             _ => 6,
         };
-        let packet = &frame[14..];
+        let packet = packet_of(frame);
         let segment = Segment::read(packet).filter(|_| packet[0] >> 4 == version)?;
         let from = FROM.map(|text| text.parse::<weir_core::Prefix>().unwrap());
         let is_from = from.iter().any(|prefix| prefix.contains(segment.source.0));

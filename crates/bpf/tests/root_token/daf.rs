@@ -119,7 +119,10 @@ fn root_a_signature_of_daf_is_that_of_the_reference_at_every_length() {
                 let ran = prog_test_run::packet(loaded.matcher(), &changed, 1).unwrap();
                 assert_eq!(ran.verdict, 0, "{length} {at}");
             }
-            let more = [&wanted[..], &[0]].concat();
+            let mut more = [&wanted[..], &[0]].concat();
+            let ran = prog_test_run::packet(loaded.matcher(), &more, 1).unwrap();
+            assert_eq!(ran.verdict, MATCH, "behind the packet: {length}");
+            set_length(&mut more);
             let ran = prog_test_run::packet(loaded.matcher(), &more, 1).unwrap();
             assert_eq!(ran.verdict, 0, "{length}");
         }

@@ -14,7 +14,7 @@ use weir_bpf::{
 };
 use weir_token::{Datagram, DatagramStatement, TokenOption, VERSION, verify::Verifier};
 
-use super::{FROM, Known, Lab, MATCH, PACKETS, PORTS, ROOT, Random, epoch};
+use super::{FROM, Known, Lab, MATCH, PACKETS, PORTS, ROOT, Random, epoch, packet_of};
 
 pub type Flow = ((IpAddr, u16), (IpAddr, u16));
 
@@ -144,7 +144,8 @@ fn root_the_kernel_verifies_datagrams_as_the_reference_does() {
             continue; // too short for the kernel to make a packet of it
         };
         let version = if packet[12..14] == [8, 0] { 4 } else { 6 };
-        let datagram = Datagram::read(&packet[14..]).filter(|_| packet[14] >> 4 == version);
+        let read = Datagram::read(packet_of(&packet));
+        let datagram = read.filter(|_| packet[14] >> 4 == version);
         let datagram = datagram.filter(|datagram| {
             let is_from = from.iter().any(|prefix| prefix.contains(datagram.source.0));
             is_from && (PORTS.0..=PORTS.1).contains(&datagram.dest.1)

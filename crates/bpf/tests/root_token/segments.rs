@@ -10,7 +10,7 @@ use super::*;
 
 const RUNS: u32 = 200_000;
 /// The number of each SYN.
-const ISN: u32 = 6;
+pub const ISN: u32 = 6;
 
 /// What a segment has beside its token.
 struct Parts<'p> {
@@ -32,6 +32,19 @@ impl Known {
         policy.requirements[0].scope = Scope::Payload;
         policy.requirements[0].udp_ports = Vec::new();
         policy
+    }
+
+    /// A frame with a token that is right, with time stamps and these data.
+    pub fn segment_with(&self, flow: Flow, payload: &[u8], epoch: u64) -> Vec<u8> {
+        let parts = Parts {
+            flow,
+            sequence: 7,
+            flags: 0x18,
+            options: &STAMPS,
+            chain: 0,
+            payload,
+        };
+        self.segment(&parts, epoch)
     }
 
     /// A frame with a token that is right.
@@ -59,6 +72,7 @@ impl Known {
         let at = frame.len();
         frame.extend(token.bytes());
         frame.extend(parts.payload);
+        set_length(&mut frame);
         let key = self.secret.identity_key(self.id, &self.identity);
         let read = Segment::read(&frame[14..]).unwrap();
         token.mac = segment::mac(&read, ISN, self.id, epoch, &key).unwrap();
@@ -103,7 +117,10 @@ fn root_a_segment_of_every_length_is_verified() {
                 let is_checksum = (tcp + 16..tcp + 18).contains(&at);
                 assert_eq!(run(&changed) == MATCH, is_checksum, "{v6} {length} {at}");
             }
-            assert_eq!(run(&[&frame[..], &[0]].concat()), 0, "{v6} {length}");
+            let mut more = [&frame[..], &[0]].concat();
+            assert_eq!(run(&more), MATCH, "behind the packet: {v6} {length}");
+            set_length(&mut more);
+            assert_eq!(run(&more), 0, "{v6} {length}");
             assert_eq!(run(&frame[..frame.len() - 1]), 0, "{v6} {length}");
         }
         // Of another flow of the same program, whose SYN was right as well.
@@ -133,6 +150,7 @@ fn root_a_segment_of_every_length_is_verified() {
         let mut syn = known.frame(other.0, other.1, 60, epoch(), &[], 0);
         assert_eq!(run(&syn), MATCH);
         syn.extend(b"GET /");
+        set_length(&mut syn);
         assert_eq!(run(&syn), 0);
         // Another key, of the one scope a token in the other.
         let counts = || tokens.outcomes(0).unwrap();
@@ -213,7 +231,7 @@ fn root_the_kernel_verifies_segments_as_the_reference_does() {
             frame.truncate(14 + random.below(frame.len() - 14));
         }
         let before = epoch();
-        let packet = &frame[14..];
+        let packet = packet_of(&frame);
         let version = if frame[12] == 8 { 4 } else { 6 };
         let judge = |segment: &Segment<'_>| -> Option<&'static str> {
             let from = FROM.map(|text| text.parse::<weir_core::Prefix>().unwrap());
