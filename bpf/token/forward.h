@@ -57,6 +57,8 @@ static long try_forward(__u32 number, struct token_forward_search *search)
 	__u32 key = (number & 63) + (search->second ? TOKEN_REQUIREMENTS : 0);
 	struct token_requirement *requirement;
 
+	if (!(search->candidates >> (number & 63)))
+		return 1; /* nor any behind it */
 	if (!(search->candidates >> (number & 63) & 1))
 		return 0;
 	requirement = bpf_map_lookup_elem(&token_requirements, &key);
@@ -373,6 +375,7 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 {
 	struct forward_path path = {};
 	int said = read_path(skb, base, packet, &path);
+	__be16 ports[2];
 
 	if (said < 0)
 		return MATCH;
@@ -383,6 +386,13 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 		return MATCH;
 	switch (path.next) {
 	case IPPROTO_UDP:
+		if (!is_within(packet, path.at, sizeof(ports)) ||
+		    bpf_skb_load_bytes(skb, path.at, ports, sizeof(ports)))
+			return judge_malformed(packet, control);
+		/* Most are to other ports: their options are of no interest. */
+		packet->flow.dest_port = ports[1];
+		if (!(candidates_of(packet, control->generation) & control->forward))
+			return MATCH;
 		return read_datagram(skb, base, 1, packet)
 			       ? judge_malformed(packet, control)
 			       : FORWARD_READ;

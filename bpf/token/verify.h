@@ -387,6 +387,8 @@ static long try_requirement(__u32 number, struct token_search *search)
 	__u32 key = (number & 63) + (search->second ? TOKEN_REQUIREMENTS : 0);
 	struct token_requirement *requirement;
 
+	if (!(search->candidates >> (number & 63)))
+		return 1; /* nor any behind it */
 	if (!(search->candidates >> (number & 63) & 1))
 		return 0;
 	requirement = bpf_map_lookup_elem(&token_requirements, &key);

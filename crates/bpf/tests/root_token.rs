@@ -476,6 +476,17 @@ fn root_the_kernel_verifies_as_the_reference_does() {
     let frame = known.syn(&mut random, false, epoch());
     let ran = prog_test_run::packet(loaded.matcher(), &frame, 100_000).unwrap();
     println!("a SYN with a token: {} ns", ran.nanos);
+    let (source, dest) = flow(false, 41_000);
+    let mut frame = known.frame(source, dest, 7, epoch(), &[], 0);
+    let ran = prog_test_run::packet(loaded.matcher(), &frame, 1).unwrap();
+    assert_eq!(ran.verdict, MATCH);
+    frame[14 + 20 + 13] = 0x10;
+    let ran = prog_test_run::packet(loaded.matcher(), &frame, 1_000_000).unwrap();
+    assert_eq!(ran.verdict, MATCH);
+    println!("a packet of a known flow: {} ns", ran.nanos);
+    frame[14 + 9] = 1;
+    let ran = prog_test_run::packet(loaded.matcher(), &frame, 1_000_000).unwrap();
+    println!("one that is neither TCP nor UDP: {} ns", ran.nanos);
 }
 
 /// What a daemon has left that was killed while it wrote a policy has the number of the next
