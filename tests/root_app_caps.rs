@@ -1,5 +1,5 @@
 //! Rules about programs at their limits, and while weir is killed: ten thousand programs that
-//! end at once, more programs than are known at a time, more networks than rules can have, SIGKILL
+//! end at once, a hundred thousand processes of one, more programs than are known at a time, more networks than rules can have, SIGKILL
 //! in the middle of a reload and of `weir app enforce`.
 
 #[path = "common/app_host.rs"]
@@ -10,13 +10,14 @@ mod plain;
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use app_host::{ADDRESSES, TestHost, curl_only, sha256};
-use common::soon;
+use common::{skipped, soon};
 
 /// Each child has another set of files mapped executable, sends one datagram, and ends.
 const STORM: &str = r#"
@@ -109,6 +110,132 @@ fn many_networks(rules: &str, part: u8) -> String {
 
 /// Whenever the daemon is killed while it takes other rules into force, what both allow is
 /// allowed, and what both deny is denied, before and after the next start.
+/// Each child sends one datagram of each family to port 9001, and ends; says how many could not.
+const SHORT_LIVED: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int failed(const void *to, socklen_t size, int family)
+{
+	int fd = socket(family, SOCK_DGRAM, 0);
+
+	return fd < 0 || sendto(fd, "x", 1, 0, to, size) != 1;
+}
+int main(int argc, char **argv)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(9001)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9001)};
+	long count = atol(argv[1]), begun, bad = 0;
+	int status;
+
+	(void)argc;
+	inet_pton(AF_INET, "127.0.0.1", &v4.sin_addr);
+	inet_pton(AF_INET6, "::1", &v6.sin6_addr);
+	for (begun = 0; begun < count; begun++) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(failed(&v4, sizeof(v4), AF_INET) + failed(&v6, sizeof(v6), AF_INET6));
+		/* Eight at a time. */
+		if (begun >= 8 && wait(&status) > 0)
+			bad += !WIFEXITED(status) || WEXITSTATUS(status);
+	}
+	while (wait(&status) > 0)
+		bad += !WIFEXITED(status) || WEXITSTATUS(status);
+	printf("%ld failed\n", bad);
+	return 0;
+}
+"#;
+
+/// Counts what comes to port 9001 of both families until it is told to say how much.
+const COUNTER: &str = r#"
+import socket, sys, threading
+counts = [0, 0]
+def count(which, family, addr):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, 33, 1 << 27)  # SO_RCVBUFFORCE
+    s.bind((addr, 9001))
+    while True: s.recv(10); counts[which] += 1
+for n, (family, addr) in enumerate([(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]):
+    threading.Thread(target=count, args=(n, family, addr), daemon=True).start()
+print('ready', flush=True)
+for line in sys.stdin: print(*counts, flush=True)
+"#;
+
+/// A program that has been seen is known in each process that it makes, without the daemon: not
+/// one of 100,000 that end at once loses what it sends, and nothing is left of them.
+#[test]
+fn root_a_hundred_thousand_short_lived_processes_are_known_at_once() {
+    const COUNT: usize = 100_000;
+    if skipped(&["cc"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("short.c"), dir.path().join("short"));
+    fs::write(&source, SHORT_LIVED).unwrap();
+    let done = Command::new("cc")
+        .arg("-o")
+        .args([&program, &source])
+        .status();
+    assert!(done.unwrap().success());
+    let program = program.to_str().unwrap();
+    let rules = format!(
+        "{}[app.rules.short]\nverdict = \"allow\"\nexe = \"{}\"\nports = [\"9001/udp\"]\n",
+        curl_only(),
+        sha256(program)
+    );
+    let Some(host) = TestHost::new("short", &rules) else {
+        return;
+    };
+    let mut counter = Command::new("/usr/bin/python3");
+    counter
+        .args(["-c", COUNTER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut counter = host.space.spawn(counter).unwrap();
+    let mut ask = counter.inner().stdin.take().unwrap();
+    let mut lines = BufReader::new(counter.inner().stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let mut count = || -> Vec<usize> {
+        ask.write_all(b"\n").unwrap();
+        let line = lines.next().unwrap().unwrap();
+        line.split(' ').map(|word| word.parse().unwrap()).collect()
+    };
+    soon("the program to be known", || {
+        let before = count();
+        host.run(&[program, "1"]);
+        (count() == [before[0] + 1, before[1] + 1]).then_some(())
+    });
+    let (before, resident) = (count(), memory(&host));
+    let words = COUNT.to_string();
+    thread::scope(|scope| {
+        let many = scope.spawn(|| host.run(&[program, &words]));
+        // Others are served meanwhile.
+        for address in ADDRESSES {
+            soon("curl, beside them", || {
+                (host.curl(address) == "200").then_some(())
+            });
+        }
+        let done = many.join().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&done.stdout),
+            "0 failed\n",
+            "{done:?}"
+        );
+    });
+    soon("all of them to be counted", || {
+        (count() == [before[0] + COUNT, before[1] + COUNT]).then_some(())
+    });
+    let more = memory(&host).saturating_sub(resident);
+    assert!(more < 32 << 10, "{more} KiB");
+    // Nothing is said of any of them, and nobody waits.
+    let alerts = host.host.alerts();
+    assert!(!alerts.contains("app"), "{alerts}");
+}
+
 #[test]
 fn root_sigkill_in_the_middle_of_a_reload_lets_nothing_through() {
     let Some(mut host) = TestHost::new("reload", &curl_only()) else {

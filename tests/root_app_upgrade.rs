@@ -1,6 +1,6 @@
 //! `packages = "follow"`: a rule by path is about the new file after an upgrade of its package,
-//! and stays with the one before where no package has the new one. A real package of dpkg's,
-//! built and installed here, and removed again.
+//! and stays with the one before where no package has the new one. Real packages of dpkg's and of
+//! rpm's, built and installed here, and removed again.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -135,6 +135,78 @@ impl Package {
 
     fn install(&self, deb: &Path) {
         dpkg(&["--install", deb.to_str().unwrap()]).unwrap();
+    }
+}
+
+/// Where rpm has its records on Debian. A test of this file's is the only one that needs it.
+const RPM: &str = "/var/lib/rpm";
+
+/// The same program as a package of rpm's.
+struct Rpm {
+    package: Package,
+    /// There was a database before.
+    is_older: bool,
+}
+
+impl Rpm {
+    fn new(what: &str) -> Self {
+        Self {
+            package: Package::new(what),
+            is_older: Path::new(RPM).join("rpmdb.sqlite").exists(),
+        }
+    }
+
+    /// The package of a version.
+    fn build(&self, version: &str) -> PathBuf {
+        let dir = self.package.dir.path();
+        let (program, top) = (dir.join(format!("tool-{version}")), dir.join("rpm"));
+        self.package.compile(version, &program);
+        let (name, at) = (&self.package.name, self.package.path());
+        let spec = dir.join("tool.spec");
+        // Its programs are not taken apart for packages of their own.
+        let text = format!(
+            "%define __os_install_post %{{nil}}\n%define debug_package %{{nil}}\nName: {name}\n\
+             Version: {version}\nRelease: 1\nSummary: a test of weir\nLicense: none\nAutoReqProv: no\n\
+             %description\nA test.\n%install\nmkdir -p %{{buildroot}}{}\n\
+             cp {} %{{buildroot}}{}\n%files\n{}\n",
+            at.parent().unwrap().display(),
+            program.display(),
+            at.display(),
+            at.display()
+        );
+        fs::write(&spec, text).unwrap();
+        let done = Command::new("rpmbuild")
+            .env("HOME", dir)
+            .args(["-bb", "--quiet", "--define"])
+            .arg(format!("_topdir {}", top.display()))
+            .arg(&spec)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let built = top.join("RPMS").join(std::env::consts::ARCH);
+        built.join(format!("{name}-{version}-1.{}.rpm", std::env::consts::ARCH))
+    }
+
+    /// Installs it, or puts an older one in the place of a newer one.
+    fn install(&self, rpm: &Path) {
+        let done = Command::new("rpm")
+            .env("HOME", self.package.dir.path())
+            .args(["--dbpath", RPM, "-U", "--oldpackage", "--nodeps"])
+            .arg(rpm)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+}
+
+impl Drop for Rpm {
+    fn drop(&mut self) {
+        let _ = Command::new("rpm")
+            .args(["--dbpath", RPM, "-e", "--nodeps", &self.package.name])
+            .output();
+        if !self.is_older {
+            let _ = fs::remove_dir_all(RPM);
+        }
     }
 }
 
@@ -326,4 +398,52 @@ fn root_a_file_whose_record_comes_later_is_followed_then() {
     soon("the alert to end", || {
         (!host.host.alerts().contains("app:replaced")).then_some(())
     });
+}
+
+/// The same with packages of rpm's, whose record is a SHA-256.
+#[test]
+fn root_a_rule_by_path_follows_an_upgrade_of_an_rpm() {
+    if skipped(&["rpm", "rpmbuild", "cc"]) {
+        return;
+    }
+    let rpm = Rpm::new("upgrade-rpm");
+    let built = ["1.0", "2.0", "3.0"].map(|version| rpm.build(version));
+    rpm.install(&built[0]);
+    let path = rpm.package.path();
+    let Some(mut host) = TestHost::new("upgrade-rpm", &rules(&path, "follow")) else {
+        return;
+    };
+    connects(&host, &path, "1.0");
+    rpm.install(&built[1]);
+    follows(&host, &path);
+    connects(&host, &path, "2.0");
+    assert_eq!(pin(&host, &path)["package"], *rpm.package.name);
+    let said = host.host.said();
+    assert!(said.contains("as SHA-256 has it on record"), "{said}");
+
+    // Another file than that on record is refused, over a restart.
+    let (other, next) = (
+        rpm.package.dir.path().join("other"),
+        path.with_extension("next"),
+    );
+    rpm.package.compile("evil", &other);
+    fs::copy(&other, &next).unwrap();
+    fs::rename(&next, &path).unwrap();
+    soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("does not agree with it").then_some(())
+    });
+    is_refused(&host, &path);
+    host.host.end("KILL");
+    host.host.start();
+    is_refused(&host, &path);
+
+    // The next one, while no daemon runs, and back to the one before.
+    host.host.end("KILL");
+    rpm.install(&built[2]);
+    host.host.start();
+    connects(&host, &path, "3.0");
+    rpm.install(&built[1]);
+    follows(&host, &path);
+    connects(&host, &path, "2.0");
 }
