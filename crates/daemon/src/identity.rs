@@ -900,7 +900,7 @@ impl Apps {
             true => self.alerts.raise(
                 ABOUT_LEASES,
                 format!(
-                    "programs have {MAX_LEASES} files mapped, and of more nobody says when they are written: whether they changed is seen when a program that has them mapped is looked at"
+                    "programs have {MAX_LEASES} files mapped, and of more nobody says when they are written: of those that root alone can write to it is seen when a program that has them mapped is looked at; others have no SHA-256"
                 ),
             ),
         }

@@ -21,9 +21,14 @@ use weir_identity::{
 
 use super::take_if;
 
-/// Files that leases are held on: a descriptor each. Of more it is asked at each look at a
-/// program that has them mapped who has them open to write, and the time of change is compared.
+/// Files that leases are held on: a descriptor each. Of more only those have a digest that root
+/// alone can write to: of them it is asked at each look at a program that has them mapped who has
+/// them open to write, and the time of change is compared. Of what others can write neither says
+/// enough: a store into a page that is mapped shared leaves no time stamp on tmpfs.
 pub const MAX_LEASES: usize = 4096;
+/// The part of the leases that files of one owner may have, so that who makes many leaves some to
+/// others. Root's may have all, and make room for others.
+const OWNERS: usize = 4;
 /// Files whose digests are remembered.
 pub const MAX_KNOWN: usize = 16_384;
 /// Files that are known to have no digest, however often they are asked for.
@@ -43,8 +48,10 @@ pub enum NoDigest {
     Untrusted,
     /// It is larger, or slower to read, than is waited for.
     TooLarge,
-    /// The kernel gives no lease on it, for another reason than that its file system has none.
+    /// The kernel gives no lease on it, and others than root can write to it.
     Unleased,
+    /// There is no room for another lease, and others than root can write to it.
+    NoRoom,
     /// The file could not be read; its process is gone, mostly.
     Unreadable,
     /// There was no time for it beside other files: later.
@@ -54,7 +61,10 @@ pub enum NoDigest {
 impl NoDigest {
     /// May it have one when it is looked at again?
     pub fn is_for_now(self) -> bool {
-        matches!(self, Self::Written | Self::Unleased | Self::Later)
+        matches!(
+            self,
+            Self::Written | Self::Unleased | Self::NoRoom | Self::Later
+        )
     }
 
     /// For people, behind the name of the file.
@@ -65,6 +75,9 @@ impl NoDigest {
             Self::Untrusted => "its file system may answer otherwise at each read",
             Self::TooLarge => "it is too large, or takes too long to read",
             Self::Unleased => "the kernel does not say whether it is open to be written",
+            Self::NoRoom => {
+                "of so many files that others than root can write to nobody is told who does"
+            }
             Self::Unreadable => "it cannot be read",
             Self::Later => "it is read later: too much is to be read at once",
         }
@@ -81,10 +94,36 @@ impl From<HashError> for NoDigest {
     }
 }
 
+/// Who can write to a file.
+#[derive(Debug, Clone, Copy)]
+struct Writers {
+    owner: u32,
+    /// Nobody but root can.
+    is_root_alone: bool,
+}
+
+impl Writers {
+    fn of(about: &fs::Metadata) -> Self {
+        let owner = about.uid();
+        Self {
+            owner,
+            is_root_alone: owner == 0 && about.mode() & 0o022 == 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Known {
     digest: Digest,
     lease: Option<Lease>,
+    writers: Writers,
+}
+
+impl Known {
+    /// Is it a file whose lease may go to another one?
+    fn is_leased_of_root(&self) -> bool {
+        self.lease.is_some() && self.writers.is_root_alone
+    }
 }
 
 /// Digests by files.
@@ -92,6 +131,8 @@ struct Known {
 pub struct Objects {
     known: BTreeMap<FileKey, Known>,
     leases: usize,
+    /// How many of them are on files of each owner that others than root can write to.
+    by_owner: BTreeMap<u32, usize>,
     /// As [`MAX_LEASES`], but in tests.
     most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
@@ -106,6 +147,7 @@ impl Default for Objects {
         Self {
             known: BTreeMap::new(),
             leases: 0,
+            by_owner: BTreeMap::new(),
             most_leases: MAX_LEASES,
             failed: BTreeMap::new(),
             until: None,
@@ -136,10 +178,11 @@ impl Objects {
         }
         // What is sealed is written by nobody.
         let is_sealed = is_memory(&file, &about);
+        let writers = Writers::of(&about);
         if let Some(known) = self.known.get(&id) {
             let digest = known.digest;
             if known.lease.is_none() && !is_sealed {
-                self.ask_again(id, &file)?;
+                self.ask_again(id, &file, writers)?;
             }
             return Ok((id, digest));
         }
@@ -164,7 +207,7 @@ impl Objects {
         // mapped already.
         let lease = match is_sealed {
             true => None,
-            false => leased(&file)?,
+            false => self.lease_of(&file, writers)?,
         };
         let hashed = match hash::file(&file, limits) {
             Err(HashError::TooSlow(time)) if time < Limits::default().time => {
@@ -184,7 +227,7 @@ impl Objects {
         if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
             return Err(NoDigest::Written);
         }
-        let lease = lease.filter(|_| !self.is_full());
+        let lease = lease.filter(|_| self.make_room(writers));
         if lease.is_none() && !is_sealed && !stands(&id) {
             return Err(NoDigest::Written);
         }
@@ -195,19 +238,91 @@ impl Objects {
                 .or_else(|| self.known.iter().next())
                 .map(|(id, _)| *id);
             if let Some(known) = gone.and_then(|gone| self.known.remove(&gone)) {
-                self.leases -= usize::from(known.lease.is_some());
+                self.count_gone(&known);
             }
         }
-        self.leases += usize::from(lease.is_some());
-        self.known.insert(id, Known { digest, lease });
+        if lease.is_some() {
+            self.count(writers);
+        }
+        let known = Known {
+            digest,
+            lease,
+            writers,
+        };
+        self.known.insert(id, known);
         Ok((id, digest))
+    }
+
+    /// A lease on a file; none: its file system has none, or there is no room to keep one, and
+    /// root alone can write to it.
+    fn lease_of(&self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
+        let lease = leased(file)?;
+        match lease {
+            _ if writers.is_root_alone => Ok(lease),
+            None => Err(NoDigest::Unleased),
+            Some(_) if !self.has_room(writers) => Err(NoDigest::NoRoom),
+            lease => Ok(lease),
+        }
+    }
+
+    /// Is there room for a lease on such a file, if need be in the place of one of root's?
+    fn has_room(&self, writers: Writers) -> bool {
+        if writers.is_root_alone {
+            return !self.is_full();
+        }
+        let share = (self.most_leases / OWNERS).max(1);
+        let has = self.by_owner.get(&writers.owner).copied().unwrap_or(0);
+        has < share && (!self.is_full() || self.known.values().any(Known::is_leased_of_root))
+    }
+
+    /// Makes it, if there is any.
+    fn make_room(&mut self, writers: Writers) -> bool {
+        if !self.has_room(writers) {
+            return false;
+        }
+        if self.is_full() {
+            let mut of_root = self.known.values_mut();
+            let Some(known) = of_root.find(|known| known.is_leased_of_root()) else {
+                return false;
+            };
+            known.lease = None;
+            let writers = known.writers;
+            self.discount(writers);
+        }
+        true
+    }
+
+    fn count(&mut self, writers: Writers) {
+        self.leases += 1;
+        if !writers.is_root_alone {
+            *self.by_owner.entry(writers.owner).or_default() += 1;
+        }
+    }
+
+    fn discount(&mut self, writers: Writers) {
+        self.leases -= 1;
+        if writers.is_root_alone {
+            return;
+        }
+        if let Some(has) = self.by_owner.get_mut(&writers.owner) {
+            *has -= 1;
+            if *has == 0 {
+                self.by_owner.remove(&writers.owner);
+            }
+        }
+    }
+
+    fn count_gone(&mut self, known: &Known) {
+        if known.lease.is_some() {
+            self.discount(known.writers);
+        }
     }
 
     /// Is a file still open to nobody who writes, that has a digest without a lease? With room,
     /// it has one from now on.
-    fn ask_again(&mut self, id: FileKey, file: &File) -> Result<(), NoDigest> {
-        let lease = match leased(file) {
-            Ok(lease) => lease.filter(|_| !self.is_full()),
+    fn ask_again(&mut self, id: FileKey, file: &File, writers: Writers) -> Result<(), NoDigest> {
+        let lease = match self.lease_of(file, writers) {
+            Ok(lease) => lease.filter(|_| self.make_room(writers)),
             Err(why) => {
                 self.known.remove(&id);
                 return Err(why);
@@ -215,7 +330,7 @@ impl Objects {
         };
         if let (Some(lease), Some(known)) = (lease, self.known.get_mut(&id)) {
             known.lease = Some(lease);
-            self.leases += 1;
+            self.count(writers);
         }
         Ok(())
     }
@@ -225,8 +340,13 @@ impl Objects {
         self.leases >= self.most_leases
     }
 
-    /// Makes room where there is none: gives the leases back of files that are none of these.
-    pub fn keep_leases_of<'a>(&mut self, mut used: impl Iterator<Item = &'a FileKey>) {
+    /// Gives the leases back of files that are none of these. The digests of those are forgotten
+    /// that others than root can write to, who are not seen from now on: which files they are.
+    pub fn keep_leases_of<'a>(
+        &mut self,
+        mut used: impl Iterator<Item = &'a FileKey>,
+    ) -> BTreeSet<FileKey> {
+        let mut forgotten = BTreeSet::new();
         let leased = self.known.iter().filter(|(_, known)| known.lease.is_some());
         let mut unused: BTreeSet<FileKey> = leased.map(|(id, _)| *id).collect();
         while !unused.is_empty()
@@ -235,12 +355,19 @@ impl Objects {
             unused.remove(file);
         }
         for file in &unused {
-            if let Some(known) = self.known.get_mut(file) {
-                // Whoever waits to write may.
-                known.lease = None;
-                self.leases -= 1;
+            // Whoever waits to write may.
+            let Some(known) = self.known.get_mut(file) else {
+                continue;
+            };
+            known.lease = None;
+            let writers = known.writers;
+            if !writers.is_root_alone {
+                self.known.remove(file);
+                forgotten.insert(*file);
             }
+            self.discount(writers);
         }
+        forgotten
     }
 
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
@@ -248,7 +375,9 @@ impl Objects {
     pub fn take_broken(&mut self) -> Broken {
         let is_broken = |known: &Known| known.lease.as_ref().is_some_and(Lease::is_broken);
         let broken = take_if(&mut self.known, is_broken);
-        self.leases -= broken.len();
+        for (_, known) in &broken {
+            self.count_gone(known);
+        }
         Broken {
             files: broken.iter().map(|(id, _)| *id).collect(),
             _leases: broken
@@ -328,7 +457,11 @@ pub struct Broken {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::fd::AsRawFd, thread};
+    use std::{
+        io::Write,
+        os::{fd::AsRawFd, unix::fs::PermissionsExt},
+        thread,
+    };
 
     use rustix::fs::fcntl_add_seals;
 
@@ -463,6 +596,69 @@ mod tests {
         assert_eq!(digest(&mut objects, &path("two")), Ok((two, second)));
         assert!(objects.known[&two].lease.is_some());
         assert_eq!(objects.counts(), (3, 1));
+    }
+
+    /// A store into a page of tmpfs that is mapped shared leaves no time stamp, and its writer can
+    /// be gone when the file is looked at again: so files that others than root can write to have a
+    /// digest under a lease only.
+    #[test]
+    fn root_without_room_for_leases_files_of_others_have_no_digest() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let make = |name: &str, owner: u32, mode: u32| {
+            fs::write(path(name), name).unwrap();
+            std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (name, owner, mode) in [
+            ("one", 1000, 0o755),
+            ("two", 1000, 0o755),
+            ("open", 0, 0o775),
+            ("other", 1001, 0o755),
+            ("root-1", 0, 0o755),
+            ("root-2", 0, 0o755),
+            ("root-3", 0, 0o755),
+            ("root-4", 0, 0o755),
+        ] {
+            make(name, owner, mode);
+        }
+        let mut objects = Objects {
+            most_leases: 4,
+            ..Objects::default()
+        };
+        for name in ["root-1", "root-2", "root-3", "root-4"] {
+            digest(&mut objects, &path(name)).unwrap();
+        }
+        assert_eq!(objects.counts(), (4, 4));
+        // A file of somebody else's gets the place of one of root's, which keeps its digest.
+        let (one, _) = digest(&mut objects, &path("one")).unwrap();
+        assert_eq!(objects.counts(), (5, 4));
+        for name in ["root-1", "root-2", "root-3", "root-4"] {
+            digest(&mut objects, &path(name)).unwrap();
+        }
+        // But no more than his share: whoever has it mapped shared is seen by nobody.
+        let written = File::options()
+            .read(true)
+            .write(true)
+            .open(path("two"))
+            .unwrap();
+        assert_eq!(objects.digest(&path("two")), Err(NoDigest::Written));
+        drop(written);
+        assert_eq!(objects.digest(&path("two")), Err(NoDigest::NoRoom));
+        assert!(NoDigest::NoRoom.is_for_now());
+        // Of others there is room left.
+        let (other, _) = digest(&mut objects, &path("other")).unwrap();
+        let (open, _) = digest(&mut objects, &path("open")).unwrap();
+        assert_eq!(objects.counts(), (7, 4));
+        assert_eq!(objects.by_owner.values().sum::<usize>(), 3);
+        // Without a lease nobody tells of a writer: what he could have changed is forgotten.
+        let forgotten = objects.keep_leases_of([other].iter());
+        assert_eq!(forgotten, BTreeSet::from([one, open]));
+        assert_eq!(objects.counts(), (5, 1));
+        digest(&mut objects, &path("two")).unwrap();
+        assert_eq!(objects.counts(), (6, 2));
+        assert_eq!(objects.by_owner, BTreeMap::from([(1000, 1), (1001, 1)]));
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).

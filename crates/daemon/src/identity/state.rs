@@ -536,17 +536,23 @@ impl State {
         if broken.files.is_empty() {
             return Ok(());
         }
-        let taken = self.executables.take(&broken.files);
-        for key in &taken {
-            self.identity.forget_executable(*key);
-        }
-        if !taken.is_empty() {
-            self.identity.judge_anew()?;
-        }
+        self.forget_executables(&broken.files)?;
         self.programs.forget(&self.identity, |read| {
             read.files.iter().any(|file| broken.files.contains(file))
         })
         // Only now may they write.
+    }
+
+    /// Nothing is known of these executable files any longer.
+    fn forget_executables(&mut self, files: &BTreeSet<FileKey>) -> Result<(), weir_bpf::Error> {
+        let taken = self.executables.take(files);
+        for key in &taken {
+            self.identity.forget_executable(*key);
+        }
+        match taken.is_empty() {
+            true => Ok(()),
+            false => self.identity.judge_anew(),
+        }
     }
 
     /// Has programs asked about again of which a file was being written, or not read yet, or
@@ -554,8 +560,9 @@ impl State {
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
         if self.objects.is_full() {
             let programs = self.programs.iter();
-            self.objects
-                .keep_leases_of(programs.flat_map(|(_, program)| &program.read.files));
+            let used = programs.flat_map(|(_, program)| &program.read.files);
+            let forgotten = self.objects.keep_leases_of(used);
+            self.forget_executables(&forgotten)?;
         }
         self.programs.forget_old(
             &self.identity,
