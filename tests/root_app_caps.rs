@@ -1,6 +1,6 @@
 //! Rules about programs at their limits, and while weir is killed: ten thousand programs that
-//! end at once, a hundred thousand processes of one, more programs than are known at a time, more networks than rules can have, SIGKILL
-//! in the middle of a reload and of `weir app enforce`.
+//! end at once, a hundred thousand processes of one, more programs than are known at a time, more
+//! networks than rules can have, SIGKILL in the middle of a reload and of `weir app enforce`.
 
 #[path = "common/app_host.rs"]
 mod app_host;

@@ -48,8 +48,9 @@ pub enum KeyVerb {
     /// It is accepted from the next start or reload on. Give all hosts the
     /// time to get it before it signs.
     New {
-        /// When it begins to sign, such as 2026-11-26T08:00:00Z [default: now]
-        #[arg(long, value_name = "TIME")]
+        /// When it begins to sign, such as 2026-11-26T08:00:00Z: later than the key did that
+        /// signs now [default: now]
+        #[arg(long, value_name = "TIME", value_parser = moment)]
         sign_from: Option<Timestamp>,
         #[command(flatten)]
         place: Place,
@@ -119,6 +120,12 @@ pub fn why_refused(
     why::run(common, &why::WhyArgs::of(address, is_json))
 }
 
+/// A time with its zone.
+fn moment(text: &str) -> Result<Timestamp, &'static str> {
+    let told = "allowed: a date and a time with its zone, such as 2026-11-26T08:00:00Z or 2026-11-26T09:00:00+01:00";
+    text.parse().map_err(|_| told)
+}
+
 fn new(dir: &Path, sign_from: Option<Timestamp>, is_json: bool) -> anyhow::Result<ExitAnswer> {
     let now = Timestamp::now();
     let now = now.round(jiff::Unit::Second).unwrap_or(now);
@@ -179,7 +186,7 @@ fn retire(dir: &Path, id: KeyId, is_json: bool) -> anyhow::Result<ExitAnswer> {
         show::json(&json!({ "id": id, "use": "retired" }))?;
     } else {
         show::line(format!(
-            "key {id} is retired here: weir reload, and the same on the other hosts"
+            "key {id} is retired here: weir reload, and the same on the other hosts; tokens of those that still sign with it are refused from then on"
         ))?;
     }
     Ok(ExitAnswer::Done)

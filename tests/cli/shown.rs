@@ -397,6 +397,17 @@ fn check_shows_all_of_it_and_tries_what_can_be_tried() {
     assert_eq!(json["problems"].as_array().unwrap().len(), 0);
 
     // A sound file that this host cannot do: named, exit code 1.
+    fs::create_dir(host.path("keys")).unwrap();
+    host.configure(&format!(
+        "[token]\nkeys = \"{dir}/keys\"\nsign_to = [\"192.0.2.0/24\"]\n"
+    ));
+    let check = host.weir(&["check"]);
+    assert_eq!(check.code, 1, "{}{}", check.out, check.err);
+    assert!(
+        check.out.contains("keys that is not retired"),
+        "{}",
+        check.out
+    );
     fs::write(host.path("state"), "a file").unwrap();
     fs::write(host.path("c.mmdb"), "x").unwrap();
     host.configure(&format!(

@@ -251,7 +251,7 @@ fn root_signatures_of_daf_let_in_who_has_the_key_and_nobody_else() {
         assert!(of["too_big"].as_u64() > Some(0), "{of}");
     }
     assert!(server.outcome("valid") > 100);
-    assert_eq!(server.token()["requirements"][0]["dropped"], 0);
+    assert_eq!(server.token()["requirements"][0]["refused"], 0);
     let shown = server.weir.done(&["status"]);
     assert!(shown.contains("each segment by DAF"), "{shown}");
     assert!(shown.contains("each can be sent again"), "{shown}");

@@ -612,14 +612,23 @@ impl RuleReader<'_, '_, '_> {
         );
         let cgroup = |text: &str| {
             let pattern = CgroupPattern::new(text).filter(|_| text.len() <= MAX_TEXT);
-            pattern.ok_or_else(|| "it is no path of a control group below the root".to_owned())
+            let pattern = pattern.filter(|_| !text.starts_with("/sys/fs/cgroup"));
+            pattern.ok_or_else(|| {
+                "it is no path of a control group from their root on, as in /proc/PID/cgroup, such as /system.slice".to_owned()
+            })
         };
         let cgroups = self.entries("cgroup", CGROUPS, cgroup);
         who.extend(cgroups.map(|all| ("cgroup", Criterion::Cgroup(all))));
         let unit = |text: &str| {
             let fine = !matches!(text, "" | "*") && text.len() <= MAX_TEXT && !text.contains('/');
-            fine.then(|| text.to_owned())
-                .ok_or_else(|| "it is no name of a unit".to_owned())
+            let is_whole = text.contains(['.', '*']);
+            match (fine, is_whole) {
+                (true, true) => Ok(text.to_owned()),
+                (true, false) => Err(format!(
+                    "no unit is called that; write {text}.service, or whatever of systemd's suffixes it has"
+                )),
+                _ => Err("it is no name of a unit".to_owned()),
+            }
         };
         who.extend(
             self.entries("unit", UNITS, unit)

@@ -158,8 +158,15 @@ struct Said {
 
 /// The SHA-256 of a file, which is no script; and its path without links.
 fn executable(program: &Path) -> anyhow::Result<(PathBuf, String)> {
-    let path =
-        fs::canonicalize(program).with_context(|| format!("cannot find {}", program.display()))?;
+    let path = fs::canonicalize(program).with_context(|| {
+        let hint = match program.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => {
+                "; a program is named by its path, such as /usr/bin/curl"
+            }
+            _ => "",
+        };
+        format!("cannot find {}{hint}", program.display())
+    })?;
     let digest =
         digest_of(&path).map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
     Ok((path, digest.to_string()))

@@ -78,6 +78,13 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         )?;
         return Ok(ExitAnswer::No);
     }
+    let learned = common.client().get("/v1/app/learned")?.ok()?;
+    let missed = learned["learning"]["unidentified"].as_u64().unwrap_or(0);
+    if missed > 0 {
+        show::wrapped(format!(
+            "{missed} connections have no rule, because their programs were gone before they were identified: weir app list --short-lived names them"
+        ))?;
+    }
     let text = made["text"].as_str().unwrap_or_default();
     file.show_difference(text)?;
     let obstacle = defaults.obstacle();
@@ -93,7 +100,6 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     if let Some(SshLogin { port, .. }) = SshLogin::of_this_process()
         && !args.force
     {
-        let learned = common.client().get("/v1/app/learned")?.ok()?;
         if !review::lets_in(&learned, port, args.unreviewed) {
             bail!(
                 "this login came in at port {port}/tcp, and nothing that was reviewed allows that: it would be cut. Learn and review a connection to it, or add a rule (weir app allow); --force enforces all the same"

@@ -62,6 +62,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         if is_empty {
             show::line(match args.new {
                 true => "nothing is new since the last review",
+                false if answer["learning"]["is_on"] == true => "nothing was recorded yet",
                 false => "nothing was recorded; weir app learn start begins",
             })?;
         }
@@ -71,7 +72,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         let done = common.client().post("/v1/app/learned/reviewed", &request)?;
         show::warning(&done.ok()?);
         if !args.json {
-            show::line("reviewed: what is seen from now on is new")?;
+            show::line(match is_empty {
+                true => "there was nothing to review; what is seen from now on is new",
+                false => "reviewed: what is seen from now on is new",
+            })?;
         }
     }
     Ok(match is_empty {

@@ -241,9 +241,12 @@ fn one_socket(socket: &Value) -> anyhow::Result<()> {
         }
         show::line(format!("  rules now: {}", said(&socket["rules"])))?;
     } else {
-        show::line(
-            "  is not judged: it is beyond the control group of [app], or no process has a descriptor of it",
-        )?;
+        show::line(match array(&socket["holders"]).is_empty() {
+            true => "  is not judged: no process has a descriptor of it, as far as weir may see",
+            false => {
+                "  is not judged: it is beyond the control group of [app], or nobody has used it since weir looks (then it counts within ten seconds)"
+            }
+        })?;
     }
     if socket["is_crowded"] == true {
         show::line(
@@ -251,11 +254,11 @@ fn one_socket(socket: &Value) -> anyhow::Result<()> {
         )?;
     }
     let holders = array(&socket["holders"]);
-    if holders.is_empty() {
+    if holders.is_empty() && socket["is_judged"] == true {
         show::line("  no process holds it, as far as weir may see")?;
     }
     for holder in holders {
-        one_holder(holder)?;
+        one_holder(holder, socket["is_judged"] == true)?;
     }
     let flows = array(&socket["flows"]);
     for flow in flows.iter().take(MAX_SHOWN) {
@@ -275,7 +278,7 @@ fn one_socket(socket: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn one_holder(holder: &Value) -> anyhow::Result<()> {
+fn one_holder(holder: &Value, is_judged: bool) -> anyhow::Result<()> {
     let processes: Vec<_> = array(&holder["processes"])
         .iter()
         .map(|process| process["pid"].to_string())
@@ -316,7 +319,7 @@ fn one_holder(holder: &Value) -> anyhow::Result<()> {
         };
         show::line(format!("    container {id}{labels}"))?;
     }
-    if holder["is_noted"] != true {
+    if is_judged && holder["is_noted"] != true {
         show::line("    has not used it since weir looks: it counts within ten seconds")?;
     }
     show::line(format!("    by itself, out: {}", said(&holder["out"])))?;

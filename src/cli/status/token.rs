@@ -132,7 +132,7 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}{}{}: {} {} proven, {} packets dropped{}{}",
+            "  {} {}{}{}{}: {} {} proven, {} packets refused{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
             match list(&requirement["to"]) {
@@ -144,12 +144,16 @@ pub fn token(token: &Value) -> std::io::Result<()> {
                 Some("daf") => ", each segment by DAF",
                 _ => "",
             },
+            match requirement["mode"].as_str() {
+                Some("log") => ", only logged: nothing is dropped",
+                _ => "",
+            },
             outcomes["valid"],
             match requirement["scope"] == "daf" {
                 true => "segments",
                 false => "SYNs and datagrams",
             },
-            requirement["dropped"],
+            requirement["refused"],
             if refused.is_empty() { "" } else { ": " },
             refused.join(", "),
         ))?;

@@ -94,7 +94,7 @@ impl From<HashError> for NoDigest {
     }
 }
 
-/// Who can write to a file.
+/// The writers that a file may have.
 #[derive(Debug, Clone, Copy)]
 struct Writers {
     owner: u32,

@@ -13,7 +13,7 @@ pub struct TokenMetrics {
     segments: Totals<1>,
     signers: Gauges<0>,
     packets: Totals<2>,
-    dropped: Totals<1>,
+    refused: Totals<1>,
     flows: Gauges<1>,
     evicted: Totals<1>,
     connections: Gauges<0>,
@@ -51,9 +51,9 @@ impl TokenMetrics {
                 "Packets to ports that want a token, by what became of them: valid and proven, free (UDP: answers to what a program here has begun), or why they are refused.",
                 &["requirement", "outcome"],
             ),
-            dropped: registry.totals(
-                "weir_token_dropped_total",
-                "Packets dropped for want of a valid token.",
+            refused: registry.totals(
+                "weir_token_refused_total",
+                "Packets refused for want of a valid token: dropped, or in mode log only counted.",
                 &["requirement"],
             ),
             flows: registry.gauges(
@@ -127,7 +127,7 @@ impl TokenMetrics {
             for (outcome, count) in &requirement.outcomes {
                 samples.total(self.packets, [&requirement.name, outcome], *count);
             }
-            samples.total(self.dropped, [&requirement.name], requirement.dropped);
+            samples.total(self.refused, [&requirement.name], requirement.refused);
         }
         if let Some(forward) = &token.forward {
             let of = &forward.connections;

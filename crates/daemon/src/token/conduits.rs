@@ -262,7 +262,10 @@ pub fn complaints(config: &TokenConfig) -> Vec<String> {
         Err(error) => Some(error.to_string()),
     };
     let problem = problem.map(|problem| format!("[token]: {problem}"));
-    problem.into_iter().collect()
+    // Without them no start and no reload is done.
+    let keys = super::read_secrets(config).err();
+    let keys = keys.map(|error| error.to_string());
+    problem.into_iter().chain(keys).collect()
 }
 
 /// Where tokens to each network would stand if a configuration began now.

@@ -63,6 +63,18 @@ pub enum KeysError {
     /// All ids are used up.
     #[error("{}: all ids from 1 to 255 are used; remove files of keys that were retired long ago", .0.display())]
     Full(PathBuf),
+    /// It would sign at no time.
+    #[error(
+        "a key that signs from {wanted} on never does: key {id} signs, and has since {since}, and of several the one does that began last; allowed: a later time, without --sign-from now"
+    )]
+    Never {
+        /// When the new one would begin.
+        wanted: Timestamp,
+        /// The key that signs.
+        id: KeyId,
+        /// When that one began.
+        since: Timestamp,
+    },
     /// There is no such key.
     #[error("{}: there is no key {id}", path.display())]
     Missing {
@@ -222,7 +234,8 @@ fn write(dir: &Path, key: &Key) -> Result<(), KeysError> {
 /// Makes a key that may sign from then on, in a directory that is made if need be.
 ///
 /// # Errors
-/// The keys that are there cannot be read, or this one not be written.
+/// The keys that are there cannot be read, one of them would always sign in the place of this
+/// one, or this one cannot be written.
 pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
     if !dir.exists() {
         let made = fs::DirBuilder::new()
@@ -231,7 +244,18 @@ pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
             .create(dir);
         made.map_err(system("cannot make the directory of keys", dir))?;
     }
-    let id = read(dir)?.free_id();
+    let ring = read(dir)?;
+    let signing = ring.signing(Timestamp::now());
+    if let Some(signing) = signing.and_then(|(id, _)| ring.get(id))
+        && sign_from < signing.sign_from
+    {
+        return Err(KeysError::Never {
+            wanted: sign_from,
+            id: signing.id,
+            since: signing.sign_from,
+        });
+    }
+    let id = ring.free_id();
     let id = id.ok_or_else(|| KeysError::Full(dir.to_owned()))?;
     refuse_core_dumps(dir)?;
     let mut bytes = [0; 32];
@@ -299,6 +323,10 @@ mod tests {
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700);
         let error = retire(&dir, first.id).unwrap_err().to_string();
         assert!(error.contains("key 1 signs, and no other may"), "{error}");
+        // It would be accepted, and never sign.
+        let earlier = now - jiff::SignedDuration::from_hours(1);
+        let error = make(&dir, earlier).unwrap_err().to_string();
+        assert!(error.contains("never does: key 1 signs"), "{error}");
         let second = make(&dir, now).unwrap();
         assert_eq!(second.id.number(), 2);
         assert_ne!(first.secret(), second.secret());

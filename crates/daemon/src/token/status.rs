@@ -238,8 +238,8 @@ pub struct RequirementStatus {
     pub aggregates: Vec<Digest>,
     /// Packets by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// Packets of refused outcomes that were dropped.
-    pub dropped: u64,
+    /// Packets of refused outcomes, those included that passed while it only logged.
+    pub refused: u64,
 }
 
 fn texts(prefixes: &[weir_core::Prefix]) -> Vec<String> {
@@ -387,10 +387,7 @@ impl State {
                 ports: requirement.ports.iter().map(ToString::to_string).collect(),
                 from: requirement.from.as_deref().map(texts),
                 aggregates: requirement.aggregates.clone(),
-                dropped: match drops {
-                    true => refused.map(|(_, count)| count).sum(),
-                    false => 0,
-                },
+                refused: refused.map(|(_, count)| count).sum(),
                 outcomes: outcomes
                     .map(|(outcome, count)| (outcome.name(), count))
                     .collect(),

@@ -215,9 +215,17 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "verdict = 'drop'\ncgroup = 'system.slice'",
-            "it is no path of a control group below the root; allowed:",
+            "it is no path of a control group from their root on",
+        ),
+        (
+            "verdict = 'drop'\ncgroup = '/sys/fs/cgroup/system.slice'",
+            "such as /system.slice; allowed:",
         ),
         ("verdict = 'drop'\nunit = '*'", "it is no name of a unit"),
+        (
+            "verdict = 'drop'\nunit = 'nginx'",
+            "no unit is called that; write nginx.service",
+        ),
         (
             "verdict = 'drop'\nscript = '/srv/a.py'",
             "script in [app.rules.a] without the interpreter",
