@@ -35,13 +35,12 @@ struct sk_buff {
 #define DST_FLAGS  3ul /* of _metrics: the same */
 #define METRIC_MTU 1   /* RTAX_MTU - 1 */
 
-/* Weak: the side that verifies goes without, on older kernels. */
-extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
-
-/* 0: not known, or it is the device's. */
+/* 0: not known, or it is the device's. What the program is given is the kernel's own
+ * packet: read as all of its structs are, that takes no function that says so (which is
+ * there since Linux 6.2). */
 static __always_inline __u32 path_mtu(struct __sk_buff *ctx, int v4)
 {
-	struct sk_buff *skb = bpf_cast_to_kern_ctx(ctx);
+	struct sk_buff *skb = (void *)ctx;
 	struct dst_entry *dst = (void *)(BPF_CORE_READ(skb, _skb_refdst) & ~DST_NOREF);
 	struct dst_metrics *metrics;
 	struct rtable *route = (void *)dst;

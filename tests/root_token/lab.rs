@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
-use weir_bpf::identity::{CgroupAt, detach, missing_to_sign};
+use weir_bpf::identity::{CgroupAt, detach, missing};
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 
 use super::{
@@ -204,7 +204,7 @@ pub fn cannot_run(programs: &[&str]) -> bool {
     if skipped(programs) {
         return true;
     }
-    let missing = missing_to_sign();
+    let missing = missing();
     if !missing.is_empty() {
         eprintln!(
             "skipped: this kernel lacks {} (probe: its BTF)",

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path};
 
 use anyhow::{Context, ensure};
 use weir_bpf::{
-    identity::{CgroupAt, missing_to_sign},
+    identity::{CgroupAt, missing},
     prog_test_run,
     token::{self, GatewayKind, Loaded, Scope, Tokens, detach},
 };
@@ -125,7 +125,7 @@ const MATCHES: u32 = 0xffff;
 /// Measures all rows.
 pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
     let mut report = Report::new();
-    let lacks = missing_to_sign();
+    let lacks = missing();
     if !lacks.is_empty() {
         eprintln!("signing: left out: this kernel lacks {}", lacks.join(", "));
     }

@@ -11,7 +11,7 @@ mod programs;
 mod sockets;
 
 pub use events::{Comm, IdentityEvent, IdentityEventKind, IdentityEvents};
-pub use level::{Level, level, missing, missing_to_sign};
+pub use level::{Level, level, missing};
 pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
 pub use programs::{CgroupAt, Loaded, detach, is_attached};
 pub use sockets::{Decided, ListedSocket, SocketFlow, SocketRecord};

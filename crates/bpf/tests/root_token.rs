@@ -38,7 +38,8 @@ const ROOT: &str = "/sys/fs/bpf/weir";
 const PACKETS: u32 = 300_000;
 const MATCH: u32 = 0xffff;
 /// What the verifier of Linux 6.18 has looked at, and half as much again; that of 6.12 looks
-/// at up to a twentieth more.
+/// at up to a twentieth more. That of 6.1 looks at less, but of `own`, of which it finds fewer
+/// states to be alike: 5,924.
 const MOST: [(&str, u64); 13] = [
     ("sign", 3_400),
     ("keep", 500),
@@ -47,7 +48,7 @@ const MOST: [(&str, u64); 13] = [
     ("sign-tcp", 22_500),
     ("sign-tcp-ip", 22_500),
     ("verify", 102_000),
-    ("own", 3_200),
+    ("own", 6_500),
     ("match", 143_000),
     ("sign-daf", 100_000),
     ("sign-daf-ip", 100_000),
@@ -665,7 +666,7 @@ fn root_the_last_refused_packets_of_each_reason_are_kept() {
 
 #[test]
 fn root_tokens_pass_the_verifier_with_room() {
-    let missing = identity::missing_to_sign();
+    let missing = identity::missing();
     if !missing.is_empty() {
         eprintln!(
             "skipped: this kernel lacks {} (probe: its BTF)",

@@ -239,20 +239,6 @@ pub fn level(wanted: Option<Level>) -> Result<Level, Vec<&'static str>> {
     hooks(wanted).map(|hooks| hooks.level)
 }
 
-/// By which programs of `[token]` find the path's MTU.
-const CAST: (&str, u32) = ("bpf_cast_to_kern_ctx", sys::BTF_KIND_FUNC);
-
-/// What this kernel lacks for signing with `[token]`, which begins with who sends.
-pub fn missing_to_sign() -> Vec<&'static str> {
-    let mut lacks = missing();
-    if lacks.is_empty()
-        && let Some(types) = KernelTypes::load()
-    {
-        lacks = types.missing(&[CAST]);
-    }
-    lacks
-}
-
 /// What this kernel lacks for every level, by name; empty: nothing.
 pub fn missing() -> Vec<&'static str> {
     level(None).err().unwrap_or_default()
