@@ -243,6 +243,7 @@ OTHERS = {
     'splice': ("import os; r, w = os.pipe(); os.write(w, b'after')", "os.splice(r, 9, 5)"),
     'zerocopy': ("import socket; s = socket.socket(fileno=9); s.setsockopt(1, 60, 1)", "s.send(b'after', 0x4000000)"),
     'scm': ("import array, os, socket; a = socket.socket(fileno=8).recvmsg(1, 100)[1]; f = array.array('i', a[0][2][:4])[0]", "os.write(f, b'after')"),
+    'ktls': ("import socket, struct; s = socket.socket(fileno=9); s.setsockopt(6, 31, b'tls'); s.setsockopt(282, 1, struct.pack('HH8s16s4s8s', 0x303, 51, *[b''] * 4))", "s.send(b'after')"),
     'pidfd': ("import ctypes, os; f = ctypes.CDLL(None).syscall(438, os.pidfd_open(os.getppid()), 9, 0)", "os.write(f, b'after')"),
 }
 UNTIL = """
@@ -287,6 +288,39 @@ const SENDERS: [&str; 6] = [
     "pidfd",
 ];
 
+/// What the scenario says of what arrives after `mode`.
+fn after(
+    host: &TestHost,
+    mode: &str,
+    (transport, family): (&str, &str),
+    lib: &str,
+    other: &str,
+    arrives: bool,
+) -> String {
+    let wanted = if arrives { "arrives" } else { "denied" };
+    let done = host.run(&[
+        PYTHON, "-c", SCENARIO, mode, transport, family, lib, other, wanted,
+    ]);
+    let told = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(told.starts_with("before: b'before"), "{mode}: {told}");
+    let is_tried = told.lines().any(|line| line == "tried");
+    let is_sender = SENDERS.contains(&mode) || mode == "ktls";
+    assert_eq!(is_tried, is_sender, "{mode}: {told}");
+    let ends = ["after: ", "nothing "];
+    let mut lines = told.lines();
+    let after = lines.find(|line| ends.iter().any(|end| line.starts_with(end)));
+    after.unwrap_or_else(|| panic!("{mode}: {told}")).to_owned()
+}
+
+/// Waits until the other program may connect.
+fn is_let_in(host: &TestHost, other: &str) {
+    soon("the other program to be known", || {
+        let word = "import socket\ntry: socket.create_connection(('127.0.0.1', 8080), 3); print('connected')\nexcept OSError: print('no')";
+        let done = host.run(&[other, "-c", word]);
+        (String::from_utf8_lossy(&done.stdout).trim() == "connected").then_some(())
+    });
+}
+
 /// Ways to have a library mapped executable that a rule denies, or executable memory of no
 /// file, and ways by which another program comes to the socket. Of the latter it is shown that
 /// they work: that program is allowed then.
@@ -314,24 +348,10 @@ fn root_each_way_to_other_code_and_to_another_sender_is_met() {
     soon("python to be known", || {
         (host.connects("127.0.0.1").trim() == "connected").then_some(())
     });
-    let after = |mode: &str, transport: &str, family: &str, arrives: bool| {
-        let wanted = if arrives { "arrives" } else { "denied" };
-        let done = host.run(&[
-            PYTHON, "-c", SCENARIO, mode, transport, family, lib, &other, wanted,
-        ]);
-        let told = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-        assert!(told.starts_with("before: b'before"), "{mode}: {told}");
-        let is_tried = told.lines().any(|line| line == "tried");
-        assert_eq!(is_tried, SENDERS.contains(&mode), "{mode}: {told}");
-        let ends = ["after: ", "nothing "];
-        let mut lines = told.lines();
-        let after = lines.find(|line| ends.iter().any(|end| line.starts_with(end)));
-        after.unwrap_or_else(|| panic!("{mode}: {told}")).to_owned()
-    };
     let each = |modes: &[&str], arrives: bool| {
         for mode in modes {
             for (transport, family) in [("tcp", "4"), ("tcp", "6"), ("udp", "4"), ("udp", "6")] {
-                let told = after(mode, transport, family, arrives);
+                let told = after(&host, mode, (transport, family), lib, &other, arrives);
                 // Soon after rules have changed the connection is ended besides.
                 let is_as_wanted = match arrives {
                     true => told == "after: b'after'",
@@ -349,12 +369,46 @@ fn root_each_way_to_other_code_and_to_another_sender_is_met() {
     each(&SENDERS, false);
     host.configure(&rules(&[PYTHON, &other]));
     host.host.done(&["reload"]);
-    soon("the other program to be known", || {
-        let word = "import socket\ntry: socket.create_connection(('127.0.0.1', 8080), 3); print('connected')\nexcept OSError: print('no')";
-        let done = host.run(&[&other, "-c", word]);
-        (String::from_utf8_lossy(&done.stdout).trim() == "connected").then_some(())
-    });
+    is_let_in(&host, &other);
     each(&SENDERS, true);
+}
+
+/// Can the kernel encrypt what is sent on a connection?
+const HAS_KTLS: &str = "
+import socket
+l = socket.create_server(('127.0.0.1', 0))
+socket.create_connection(l.getsockname()).setsockopt(6, 31, b'tls')
+";
+
+/// On a connection whose data the kernel encrypts (kTLS) they leave by another way.
+#[test]
+fn root_what_the_kernel_encrypts_is_judged_by_who_sends_it() {
+    let Some(host) = TestHost::new("ktls", &allow(&[PYTHON])) else {
+        return;
+    };
+    let has_ktls = host.space.output(PYTHON, &["-c", HAS_KTLS]).unwrap();
+    if !has_ktls.status.success() {
+        eprintln!("skipped: kTLS, CONFIG_TLS (probe: the socket option TCP_ULP)");
+        return;
+    }
+    let other = host.copy(PYTHON, "another");
+    soon("python to be known", || {
+        (host.connects("127.0.0.1").trim() == "connected").then_some(())
+    });
+    let told = |family, arrives| after(&host, "ktls", ("tcp", family), "", &other, arrives);
+    for family in ["4", "6"] {
+        let told = told(family, false);
+        assert!(told.starts_with("nothing "), "IPv{family}: {told}");
+    }
+    host.configure(&allow(&[PYTHON, &other]));
+    host.host.done(&["reload"]);
+    is_let_in(&host, &other);
+    for family in ["4", "6"] {
+        // A record of TLS 1.2 with data.
+        let told = told(family, true);
+        let is_record = told.starts_with(r"after: b'\x17\x03\x03");
+        assert!(is_record, "IPv{family}: {told}");
+    }
 }
 
 /// What a program has sent that may not stands in the queue of the connection when it ends. The

@@ -8,6 +8,7 @@
  *   connect               who may not is told at once (EPERM)
  *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves:
  *                         a tracepoint, or where there is none the function's beginning
+ *   do_tcp_sendpages      the same of what sendfile sends, before Linux 6.5
  *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
  *   exit_mmap             an address space that ends is forgotten
  *   up_write and so on    at level push: mappings have changed (changes.h)
@@ -219,6 +220,14 @@ int BPF_PROG(weir_app_send, struct sock *sk)
  * room or for the connection: meanwhile other threads may have changed the mappings. */
 SEC("fentry/tcp_sendmsg_locked")
 int BPF_PROG(weir_app_entry, struct sock *sk)
+{
+	return note_sender(sk);
+}
+
+/* Before Linux 6.5 pages do not come by there: sendfile, splice, and what the kernel has
+ * encrypted itself (kTLS). */
+SEC("fentry/do_tcp_sendpages")
+int BPF_PROG(weir_app_pages, struct sock *sk)
 {
 	return note_sender(sk);
 }

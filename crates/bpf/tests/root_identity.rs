@@ -288,7 +288,7 @@ fn root_one_program_connects_and_another_one_does_not() {
 
 /// What the verifier of Linux 6.18 may follow of a program: about a tenth above what it
 /// follows with whichever of clang 14 and 19 is worse.
-const MOST: [(&str, u64); 11] = [
+const MOST: [(&str, u64); 12] = [
     ("unlock", 100),
     ("lower", 100),
     ("exit", 100),
@@ -296,6 +296,7 @@ const MOST: [(&str, u64); 11] = [
     ("send", 70_000),
     ("room", 70_000),
     ("open", 70_000),
+    ("pages", 70_000),
     ("connect4", 125_000),
     ("connect6", 125_000),
     ("egress", 245_000),
@@ -320,6 +321,14 @@ fn hooked_by_function() -> bool {
     level(Some(Level::Tracepoint)).is_err()
 }
 
+/// Does this kernel have the function by which sendfile went before Linux 6.5?
+fn sends_pages_apart() -> bool {
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
+    symbols
+        .lines()
+        .any(|line| line.ends_with(" do_tcp_sendpages"))
+}
+
 #[test]
 fn root_identity_passes_the_verifier_with_room() {
     for level in levels() {
@@ -341,12 +350,15 @@ fn passes_the_verifier(group: &TestCgroup) {
         assert!(insns > 0 && insns <= *most, "{name} {insns} of {most}");
         names.push(name);
     }
-    // Waits need a program of their own where sends are seen by the function.
-    let is_here = |name: &&str| match group.identity.level() {
-        Level::Tracepoint => !matches!(*name, "room" | "open" | "unlock" | "lower"),
-        Level::Fentry => !matches!(*name, "unlock" | "lower"),
+    // Waits need a program of their own where sends are seen by the function, and so do pages
+    // where another function sends them.
+    let is_here = |name: &&str| match (*name, group.identity.level()) {
+        ("unlock" | "lower", level) => level == Level::Push,
+        ("pages", _) => sends_pages_apart(),
+        ("room" | "open", Level::Tracepoint) => false,
         // By tracepoints from Linux 6.16 on.
-        Level::Push => hooked_by_function() || !matches!(*name, "room" | "open"),
+        ("room" | "open", Level::Push) => hooked_by_function(),
+        _ => true,
     };
     let expected: Vec<_> = MOST.iter().map(|(name, _)| *name).filter(is_here).collect();
     assert_eq!(names, expected);

@@ -40,6 +40,8 @@ pub(super) struct Hooks {
     pub(super) level: Level,
     /// At the beginning of functions, not at tracepoints.
     pub(super) by_function: bool,
+    /// Also of the one by which pages are sent without the others.
+    pub(super) has_pages: bool,
 }
 
 /// What all levels need.
@@ -79,6 +81,9 @@ const FUNCTIONS: [(&str, u32); 3] = [
     ("sk_stream_wait_memory", sys::BTF_KIND_FUNC),
     ("sk_stream_wait_connect", sys::BTF_KIND_FUNC),
 ];
+
+/// sendfile, splice and kTLS do not come by these before Linux 6.5, but by this.
+const PAGES: (&str, u32) = ("do_tcp_sendpages", sys::BTF_KIND_FUNC);
 
 /// By which connections are ended that are no longer allowed.
 const ENDS: (&str, u32) = ("bpf_sock_destroy", sys::BTF_KIND_FUNC);
@@ -222,6 +227,7 @@ pub(super) fn hooks(wanted: Option<Level>) -> Result<Hooks, Lacks> {
                 return Ok(Hooks {
                     level: *level,
                     by_function,
+                    has_pages: by_function && types.find(PAGES).is_some(),
                 });
             }
             Err(missing) => lacks = missing,

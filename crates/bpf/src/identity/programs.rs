@@ -226,7 +226,11 @@ impl Identity {
         open.progs.weir_app_cut_tcp.set_autoload(can_cut);
         open.progs.weir_app_cut_udp.set_autoload(can_cut);
         open.progs.weir_app_ended.set_autoload(can_cut && by_diag);
-        let Hooks { level, by_function } = hooks;
+        let Hooks {
+            level,
+            by_function,
+            has_pages,
+        } = hooks;
         let is_push = level == Level::Push;
         let rodata = open.maps.rodata_data.as_deref_mut();
         let cfg = &mut rodata.expect("the object has rodata").ident_cfg;
@@ -239,6 +243,7 @@ impl Identity {
         ] {
             program.set_autoload(by_function);
         }
+        open.progs.weir_app_pages.set_autoload(has_pages);
         open.progs
             .weir_app_unlock
             .set_autoload(is_push && by_function);
@@ -282,7 +287,7 @@ impl Identity {
                 progs.weir_app_create.as_fd(),
             )?,
         ];
-        let sending = match by_function {
+        let mut sending = match by_function {
             false => vec![("send", progs.weir_app_send.as_fd())],
             true => vec![
                 ("send", progs.weir_app_entry.as_fd()),
@@ -290,6 +295,9 @@ impl Identity {
                 ("open", progs.weir_app_open.as_fd()),
             ],
         };
+        if has_pages {
+            sending.push(("pages", progs.weir_app_pages.as_fd()));
+        }
         for (name, fd) in sending {
             noting.push(of(name, Place::Tracing, fd)?);
         }
