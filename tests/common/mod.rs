@@ -16,7 +16,7 @@ pub use stream::{Stop, Stream, Traffic, all_arrived, send_gently, stack_counted}
 pub use test_net::{PORT, TestNet, at};
 pub use weir::{Answer, WEIR, Weir};
 
-/// The longest wait for what should happen.
+/// The longest wait for what should happen, on a machine that is not emulated.
 pub const SOON: Duration = Duration::from_secs(60);
 /// The wait for what should not happen: a packet on a veth pair takes microseconds.
 pub const SILENCE: Duration = Duration::from_millis(300);
@@ -48,7 +48,12 @@ pub fn addr(text: &str) -> IpAddr {
 /// Waits for an answer, and fails with what was waited for.
 #[track_caller]
 pub fn soon<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    match wait_for(what, SOON, || Ok(look())) {
+    // `make kernels` has an emulated processor, perhaps beside others that use the real one.
+    let longest = match std::env::var_os("WEIR_TEST_EMULATED") {
+        Some(_) => SOON * 4,
+        None => SOON,
+    };
+    match wait_for(what, longest, || Ok(look())) {
         Ok(found) => found,
         Err(error) => panic!("{error}"),
     }

@@ -13,7 +13,7 @@ into=$(cd "$1/kernels" && pwd)
 shift
 test $# -gt 0 || set -- bullseye bookworm trixie
 # For one kernel; the processor is emulated, and slow.
-seconds=${SECONDS_A_KERNEL:-3600}
+seconds=${SECONDS_A_KERNEL:-5400}
 
 missing=
 for package in qemu-system-x86 cpio kmod xz-utils debian-archive-keyring; do
@@ -44,7 +44,8 @@ done >"$into/programs"
 status=0
 for release in "$@"; do
 	awk -v root="$PWD/" 'NR == FNR { path[$1 " " $2] = $3 ~ /^\// ? $3 : root $3; next }
-		/^#/ || !NF { next }
+		{ sub(/ *#.*/, "") }
+		!NF { next }
 		{ program = path[$2 " " $3]; time = $1; name = $2 "/" $3; $1 = $2 = $3 = ""
 		  backend = ""; if ($4 ~ /^@/) { backend = $4; $4 = "" }
 		  since = "-"; if ($4 ~ /^>=/) { since = substr($4, 3); $4 = "" }

@@ -187,6 +187,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{} said:\n{}", self.instance, self.weir.said());
+        }
         self.weir.end_if_running();
         let root = Path::new("/sys/fs/bpf/weir");
         let _ = weir_bpf::token::detach(root, &self.instance);
