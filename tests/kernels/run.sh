@@ -13,7 +13,7 @@ into=$(cd "$1/kernels" && pwd)
 shift
 test $# -gt 0 || set -- bullseye bookworm trixie
 # For one kernel; the processor is emulated, and slow.
-seconds=${SECONDS_A_KERNEL:-5400}
+seconds=${SECONDS_A_KERNEL:-7200}
 
 missing=
 for package in qemu-system-x86 cpio kmod xz-utils debian-archive-keyring; do

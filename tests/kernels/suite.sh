@@ -12,7 +12,7 @@ list=$1
 passed=0 failed=0 skipped=0
 said=/run/said
 # As cargo does: some read files of the tree.
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 uname -r
 
 # From this release of the kernel on?
