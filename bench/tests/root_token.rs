@@ -37,14 +37,15 @@ fn root_every_way_of_signing_carries_what_is_sent() {
     for family in ["", " ipv6"] {
         for number in [1, 8] {
             let base = format!("stream {number} none{family}");
-            let target = format!("target stream {number} tcp-option{family}");
-            compared(target, base.clone());
+            for conduit in ["tcp-option", "ip-option", "payload"] {
+                let target = format!("target stream {number} {conduit}{family}");
+                compared(target, base.clone());
+            }
             for name in [
                 "strict",
                 "signed",
                 "one segment at a time",
                 "payload signed",
-                "payload",
             ] {
                 compared(format!("stream {number} {name}{family}"), base.clone());
             }
@@ -63,12 +64,25 @@ fn root_every_way_of_signing_carries_what_is_sent() {
         }
     }
     // Signatures of DAF are of IPv4.
-    for load in ["stream 1", "stream 8", "unpaced stream 1"] {
-        compared(format!("{load} compat daf"), format!("{load} none"));
+    for (target, load) in [
+        ("target ", "stream 1"),
+        ("target ", "stream 8"),
+        ("", "unpaced stream 1"),
+    ] {
+        compared(format!("{target}{load} daf"), format!("{load} none"));
     }
-    assert!(!told.contains("compat daf ipv6"), "{told}");
+    assert!(!told.contains("daf ipv6"), "{told}");
     assert_eq!(row("stated stream 1 DAF signed")["value"], 0.03);
-    for name in ["signed", "tcp-option", "tcp-option ipv6"] {
+    for name in [
+        "signed",
+        "tcp-option",
+        "tcp-option ipv6",
+        "ip-option",
+        "ip-option ipv6",
+        "payload",
+        "payload ipv6",
+        "daf",
+    ] {
         let connections = row(&format!("connections {name}"));
         assert!(
             connections["ratio"].as_f64().unwrap() > 0.0,

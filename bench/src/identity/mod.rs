@@ -98,6 +98,8 @@ enum TokenUse {
     Signed,
     /// The client signs, and the server lets no others in.
     Required,
+    /// The same with the token in the IP header of the SYN.
+    RequiredByIp,
     /// The client signs each segment.
     SegmentsSigned,
     /// The client signs each segment, and the server takes no others.
@@ -307,7 +309,10 @@ pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
                 load,
                 family,
                 to,
-                target: (load.name != "queries" && family.is_empty()).then_some(LEVEL),
+                targets: match load.name != "queries" && family.is_empty() {
+                    true => &[LEVEL],
+                    false => &[],
+                },
                 has_level: lacks.is_empty(),
             };
             rows.measure(&mut report, args)?;
@@ -327,8 +332,8 @@ struct Rows<'a> {
     family: &'a str,
     /// The server's address.
     to: &'a str,
-    /// What has a budget, if anything has.
-    target: Option<&'a str>,
+    /// What has a budget.
+    targets: &'static [&'static str],
     /// Weir can be measured on this kernel.
     has_level: bool,
 }
@@ -336,10 +341,9 @@ struct Rows<'a> {
 impl Rows<'_> {
     /// `target stream 1 strict`; the others without `target`.
     fn name(&self, level: &str) -> String {
-        let target = if self.target == Some(level) {
-            "target "
-        } else {
-            ""
+        let target = match self.targets.contains(&level) {
+            true => "target ",
+            false => "",
         };
         format!("{target}{} {level}{}", self.load.name, self.family)
     }

@@ -23,30 +23,47 @@ use super::{
 };
 use crate::report::{Report, median};
 
-/// The conduit, as rows name it: both sides in force.
+/// The conduit that every path carries, as rows name it: both sides in force.
 const CONDUIT: &str = "tcp-option";
+/// The IP header of the SYN: an IPv4 option, or an IPv6 destination options header.
+const BY_IP: &str = "ip-option";
+/// A token in each segment.
+const PAYLOAD: &str = "payload";
+/// DAF's signature in each segment.
+const DAF: &str = "daf";
+/// Every way in which a connection proves itself: each has a budget of what is left of none.
+const CONDUITS: &[&str] = &[CONDUIT, BY_IP, PAYLOAD, DAF];
 const STREAM: &[(&str, Through)] = &[
     ("none", NONE),
     // What signing stands on.
     (LEVEL, KNOWN),
     ("signed", Through::Tokens(TokenUse::Signed)),
     (CONDUIT, Through::Tokens(TokenUse::Required)),
+    (BY_IP, Through::Tokens(TokenUse::RequiredByIp)),
     // The limit of what comes next, and what it does to other connections at the device.
     ("one segment at a time", Through::SingleSegments),
     ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
-    ("payload", Through::Tokens(TokenUse::Segments)),
-    ("compat daf", Through::Tokens(TokenUse::Daf)),
+    (PAYLOAD, Through::Tokens(TokenUse::Segments)),
+    (DAF, Through::Tokens(TokenUse::Daf)),
     // The way of DAF, without what it does to a packet.
     ("nfqueue", super::QUEUE),
 ];
-const CONNECT: &[(&str, Through)] = STREAM.split_at(4).0;
+const CONNECT: &[(&str, Through)] = &[
+    ("none", NONE),
+    (LEVEL, KNOWN),
+    ("signed", Through::Tokens(TokenUse::Signed)),
+    (CONDUIT, Through::Tokens(TokenUse::Required)),
+    (BY_IP, Through::Tokens(TokenUse::RequiredByIp)),
+    (PAYLOAD, Through::Tokens(TokenUse::Segments)),
+    (DAF, Through::Tokens(TokenUse::Daf)),
+];
 /// What sends segments one by one, where no timer paces them.
 const UNPACED: &[(&str, Through)] = &[
     ("none", NONE),
     ("one segment at a time", Through::SingleSegments),
     ("payload signed", Through::Tokens(TokenUse::SegmentsSigned)),
-    ("payload", Through::Tokens(TokenUse::Segments)),
-    ("compat daf", Through::Tokens(TokenUse::Daf)),
+    (PAYLOAD, Through::Tokens(TokenUse::Segments)),
+    (DAF, Through::Tokens(TokenUse::Daf)),
 ];
 /// Tokens are in force on both sides, but not about this traffic.
 const UNSIGNED: &[(&str, Through)] = &[
@@ -59,7 +76,7 @@ const DATAGRAMS: &[(&str, Through)] = &[
     ("none", NONE),
     (LEVEL, KNOWN),
     ("signed", Through::Tokens(TokenUse::DatagramsSigned)),
-    ("ip-option", Through::Tokens(TokenUse::Datagrams)),
+    (BY_IP, Through::Tokens(TokenUse::Datagrams)),
 ];
 
 const fn load(
@@ -122,6 +139,15 @@ const SEGMENT_PAYLOAD: usize = 1432;
 const SEGMENT_REPEAT: u32 = 100_000;
 const MATCHES: u32 = 0xffff;
 
+/// What of a load has a budget.
+fn targets(load: &Load) -> &'static [&'static str] {
+    match load.name {
+        "stream 1" | "stream 8" => CONDUITS,
+        "unsigned stream 1" | "unsigned queries" => &[CONDUIT],
+        _ => &[],
+    }
+}
+
 /// Measures all rows.
 pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
     let mut report = Report::new();
@@ -138,7 +164,7 @@ pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
                 load,
                 family,
                 to,
-                target: (!load.is_latency).then_some(CONDUIT),
+                targets: targets(load),
                 has_level: lacks.is_empty(),
             };
             rows.measure(&mut report, args)?;

@@ -94,7 +94,7 @@ struct Side {
     tokens: token::Tokens,
     /// Attaches it; the side that verifies if that is said.
     attach: Box<dyn Fn(bool) -> weir_bpf::Result<()>>,
-    /// Puts tokens into datagrams, on the side that signs.
+    /// Puts tokens into the IP headers of datagrams and SYNs, on the side that signs.
     datagram_signer: Option<InterfaceSigner>,
     /// Puts tokens into segments, there.
     segment_signer: Option<InterfaceSigner>,
@@ -154,7 +154,7 @@ impl Tokens {
     }
 
     /// Attaches the rules about programs, and the tokens of this use.
-    /// Datagrams of the client leave by this device of its namespace.
+    /// What the client sends leaves by this device of its namespace.
     pub fn resume(
         &self,
         used: Option<TokenUse>,
@@ -167,7 +167,8 @@ impl Tokens {
             _ => (["10.9.0.2", "2001:db8::2"], [DISCARD, ACCEPT].as_slice()),
         };
         let is_udp = matches!(used, TokenUse::Datagrams | TokenUse::DatagramsSigned);
-        let conduit = match is_udp {
+        let by_ip = is_udp || used == TokenUse::RequiredByIp;
+        let conduit = match by_ip {
             true => Conduit::IpOption,
             false => Conduit::TcpOption,
         };
@@ -200,7 +201,7 @@ impl Tokens {
             let index = client.ifindex(device)?;
             client.enter(|| daf_signer.attach(index, true))??;
         }
-        if let (true, Some(datagram_signer)) = (is_udp, &self.client.datagram_signer) {
+        if let (true, Some(datagram_signer)) = (by_ip, &self.client.datagram_signer) {
             let index = client.ifindex(device)?;
             client.enter(|| datagram_signer.attach(index, true))??;
         }
