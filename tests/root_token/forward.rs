@@ -250,6 +250,78 @@ fn root_a_gateway_takes_tokens_from_wherever_they_stand() {
     }
 }
 
+#[test]
+fn root_each_interface_of_a_gateway_has_the_cheapest_hook_that_it_carries() {
+    let Some(mut lab) = lab("auto") else {
+        return;
+    };
+    lab.client.start_signing(CURL_AND_PYTHON, SERVER);
+    let [curl, _] = known(&lab);
+    lab.gateway.copy_keys(&lab.client);
+    // Somebody else's program is at one of them, before the daemon is.
+    let space = &lab.gateway.space;
+    let (generator, index) = (Generator::load().unwrap(), space.ifindex("other").unwrap());
+    let attached = space.enter(|| Link::attach(generator.accept(), index, Hook::Xdp));
+    let theirs = attached.unwrap().unwrap();
+    require(&lab, &curl, "hook = \"auto\"\n", "");
+    lab.gateway.weir.start();
+    let hooks = |lab: &Lab| {
+        let hooks = lab.gateway.token()["forward"]["hooks"].clone();
+        let hooks = hooks.as_array().unwrap().iter();
+        let texts = hooks.map(|at| {
+            let [interface, hook, reason] =
+                ["interface", "hook", "reason"].map(|of| at[of].as_str().unwrap_or("-").to_owned());
+            (format!("{interface} {hook}"), reason)
+        });
+        texts.unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    let (where_judged, reasons) = hooks(&lab);
+    assert_eq!(where_judged, ["client xdp", "other tc"], "{reasons:?}");
+    let native = "the driver has it, and no other program is there";
+    assert_eq!(reasons[0], native);
+    assert!(
+        reasons[1].contains("another program is there: id "),
+        "{reasons:?}"
+    );
+    let shown = lab.gateway.weir.done(&["status"]);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        format!("client by xdp, {native}"),
+        format!("other by tc, {}", reasons[1]),
+    ] {
+        assert!(shown.contains(&text), "{shown}");
+    }
+    // It is a choice, and nothing is wrong; the log has it.
+    let alerts = lab.gateway.weir.alerts();
+    assert!(!alerts.contains("another program"), "{alerts}");
+    let log = lab.gateway.weir.said();
+    assert!(
+        log.contains("[token.forward]: tc judges at other: ")
+            && log.contains("[token.forward]: xdp judges at client: "),
+        "{log}"
+    );
+    lab.lets_only_curl_through("by XDP and tc");
+    for name in ["valid", "proven", "not-named", "missing"] {
+        assert!(lab.gateway.outcome(name) > 0, "{name}");
+    }
+
+    // It goes, and the driver takes over.
+    theirs.detach();
+    soon("the driver", || {
+        (hooks(&lab).0 == ["client xdp", "other xdp"]).then_some(())
+    });
+    assert_eq!(hooks(&lab).1, [native, native]);
+    lab.lets_only_curl_through("by XDP");
+
+    // What the configuration names needs no reason.
+    require(&lab, &curl, "hook = \"tc\"\n", "");
+    lab.gateway.weir.done(&["reload"]);
+    let (where_judged, reasons) = hooks(&lab);
+    assert_eq!(where_judged, ["client tc", "other tc"]);
+    assert_eq!(reasons, ["-", "-"]);
+    lab.lets_only_curl_through("by tc");
+}
+
 /// A connection on which something is asked for, before and after.
 const PERSISTENT: &str = "
 import socket, sys, time, os

@@ -47,6 +47,7 @@ use crate::{
 };
 use conduits::Conduits;
 pub use conduits::{ConduitStatus, ProbeFileError, complaints, conduits};
+pub use gateway::ForwardHookStatus;
 use gateway::Gateway;
 use interfaces::{SigningInterfaces, Wanted};
 use keys::KeysError;

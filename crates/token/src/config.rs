@@ -26,7 +26,7 @@ use weir_core::{PortRange, Prefix, Protocol, balance::acl::Who};
 use weir_identity::{AppConfig, Digest, Peer, Rule};
 
 pub use conduits::{Conduit, ProbeUse};
-pub use forward::ForwardConfig;
+pub use forward::{ForwardConfig, ForwardHook};
 pub use strip::{StripConfig, StripDirection};
 
 /// Where keys are by default.

@@ -160,13 +160,23 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     }
     let forward = &token["forward"];
     if !forward.is_null() {
+        let hooks = forward["hooks"].as_array().into_iter().flatten();
+        let chosen: Vec<_> = hooks
+            .filter(|at| !at["reason"].is_null())
+            .map(|at| {
+                let [interface, hook, reason] =
+                    ["interface", "hook", "reason"].map(|of| text(&at[of]));
+                format!("{interface} by {hook}, {reason}")
+            })
+            .collect();
         let connections = &forward["connections"];
         wrapped(format!(
             "  forwarded packets judged at {}{}: {} connections known, of {}{}, those of before {}",
             interfaces(&forward["interfaces"]),
-            match list(&forward["by_xdp"]) {
-                none if none.is_empty() => none,
-                names => format!(" (by XDP at {names})"),
+            match (chosen.is_empty(), list(&forward["by_xdp"])) {
+                (false, _) => format!(" ({})", chosen.join("; ")),
+                (true, none) if none.is_empty() => none,
+                (true, names) => format!(" (by XDP at {names})"),
             },
             connections["flows"],
             forward["limit"],

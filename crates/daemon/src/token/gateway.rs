@@ -2,17 +2,32 @@
 //! overwrites tokens of others (`[token.strip]`), at the interfaces that the configuration names.
 //! They come and go; one that comes is covered within a tenth of a second.
 
+use serde::Serialize;
 use weir_bpf::{
     device::{Device, index_of},
     token::{GatewayKind, GatewayProgram, Loaded},
 };
-use weir_token::config::{StripDirection, TokenConfig};
+use weir_token::config::{ForwardHook, StripDirection, TokenConfig};
 
 /// The programs that are wanted, and where they are.
 #[derive(Default)]
 pub(super) struct Gateway {
     all: Vec<Covered>,
 }
+
+/// Where the packets that come in at an interface are judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForwardHookStatus {
+    /// Name of the interface.
+    pub interface: String,
+    /// `xdp`: in the driver, or `tc`.
+    pub hook: &'static str,
+    /// The reason for this hook; `None`: the configuration names it.
+    pub reason: Option<String>,
+}
+
+/// Why it is the driver where either may be it.
+const NATIVE: &str = "the driver has it, and no other program is there";
 
 /// A program, the interfaces that have it, and those that have not though they should.
 struct Covered {
@@ -23,6 +38,8 @@ struct Covered {
     /// What does the same in the driver, where that can be had, or why it cannot be anywhere;
     /// `None`: that is not wanted.
     xdp: Option<Result<GatewayProgram, String>>,
+    /// Something is wrong where the driver cannot do it.
+    wants_xdp: bool,
     at: Interfaces,
 }
 
@@ -30,8 +47,8 @@ struct Covered {
 struct Interfaces {
     /// The names of those that have the program.
     names: Vec<String>,
-    /// Those of them that have it in the driver.
-    by_xdp: Vec<String>,
+    /// Where each of them has it.
+    hooks: Vec<ForwardHookStatus>,
     /// Why others have not.
     problems: Vec<String>,
     /// The numbers of all that are wanted, when it was looked last; `None`: there was none of
@@ -60,13 +77,16 @@ impl Gateway {
         let mut all = Vec::new();
         for kind in GatewayKind::ALL {
             if let Some(names) = wanted(config, kind) {
-                let by_xdp = config.forward.as_ref().is_some_and(|of| of.by_xdp);
-                let xdp = (kind == GatewayKind::Forward && by_xdp).then(|| {
+                let hook = config.forward.as_ref().map(|of| of.hook);
+                let hook = hook.filter(|_| kind == GatewayKind::Forward);
+                let may_be_xdp = matches!(hook, Some(ForwardHook::Xdp | ForwardHook::Auto));
+                let xdp = may_be_xdp.then(|| {
                     let loaded = loaded.gateway(GatewayKind::ForwardXdp);
                     loaded.map_err(|error| error.to_string())
                 });
                 all.push(Covered {
                     xdp,
+                    wants_xdp: hook == Some(ForwardHook::Xdp),
                     kind,
                     program: loaded.gateway(kind)?,
                     wanted: names.to_vec(),
@@ -106,10 +126,11 @@ impl Gateway {
         of.map(|one| one.at.names.clone()).unwrap_or_default()
     }
 
-    /// Those that have it in the driver.
-    pub(super) fn by_xdp(&self) -> Vec<String> {
-        let all = self.all.iter();
-        all.flat_map(|one| one.at.by_xdp.clone()).collect()
+    /// Where forwarded packets are judged, at each of its interfaces.
+    pub(super) fn forward_hooks(&self) -> Vec<ForwardHookStatus> {
+        let mut all = self.all.iter();
+        let of = all.find(|one| one.kind == GatewayKind::Forward);
+        of.map(|one| one.at.hooks.clone()).unwrap_or_default()
     }
 
     /// The text of an alert about packets that are not judged; `None`: nothing is wrong.
@@ -140,7 +161,7 @@ impl Covered {
             return false;
         }
         let (mut kept, mut names, mut problems) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut kept_by_xdp, mut by_xdp) = (Vec::new(), Vec::new());
+        let (mut kept_by_xdp, mut hooks) = (Vec::new(), Vec::new());
         let mut is_known = true;
         for name in &self.wanted {
             let done = match Device::find_present(name) {
@@ -153,18 +174,32 @@ impl Covered {
                         }
                         Some(Err(error)) => Some(Err(error.clone())),
                     };
-                    if let Some(Err(error)) = &done {
-                        problems.push(format!("{name}: {error} (tc judges there)"));
-                    }
-                    if let Some(Ok(())) = done {
-                        kept_by_xdp.push(device.index);
-                        by_xdp.push(name.clone());
-                        names.push(name.clone());
-                        continue;
-                    }
+                    let at = |hook, reason: Option<&str>| ForwardHookStatus {
+                        interface: name.clone(),
+                        hook,
+                        reason: reason.map(str::to_owned),
+                    };
+                    let by_tc = match done {
+                        Some(Ok(())) => {
+                            kept_by_xdp.push(device.index);
+                            hooks.push(at("xdp", (!self.wants_xdp).then_some(NATIVE)));
+                            names.push(name.clone());
+                            continue;
+                        }
+                        Some(Err(error)) => {
+                            if self.wants_xdp {
+                                problems.push(format!("{name}: {error} (tc judges there)"));
+                            }
+                            at("tc", Some(&error))
+                        }
+                        None => at("tc", None),
+                    };
                     // One that was refused keeps what it has.
                     kept.push(device.index);
                     let done = self.program.attach(device.index, device.is_ethernet());
+                    if done.is_ok() {
+                        hooks.push(by_tc);
+                    }
                     done.map_err(|error| error.to_string())
                 }
                 Ok(None) => Err("it is not there".to_owned()),
@@ -184,9 +219,20 @@ impl Covered {
                 xdp.keep_only(&kept_by_xdp);
             }
         }
+        if self.xdp.is_some() && !self.wants_xdp {
+            for at in hooks.iter().filter(|at| !self.at.hooks.contains(at)) {
+                let ForwardHookStatus {
+                    interface,
+                    hook,
+                    reason,
+                } = at;
+                let reason = reason.as_deref().unwrap_or_default();
+                tracing::info!("[token.forward]: {hook} judges at {interface}: {reason}");
+            }
+        }
         let next = Interfaces {
             names,
-            by_xdp,
+            hooks,
             problems,
             indexes,
         };

@@ -16,7 +16,7 @@ use weir_token::{
     key_ring::KeyRing,
 };
 
-use super::{State, Tokens, conduits::ConduitStatus};
+use super::{State, Tokens, conduits::ConduitStatus, gateway::ForwardHookStatus};
 
 /// `[token]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
@@ -171,6 +171,8 @@ pub struct ForwardStatus {
     pub interfaces: Vec<String>,
     /// Those of them where that is done in the driver.
     pub by_xdp: Vec<String>,
+    /// Where it is done at each of them, and why there.
+    pub hooks: Vec<ForwardHookStatus>,
     /// `drop`, or `pass`: what becomes of TCP connections that were there before.
     pub established: &'static str,
     /// TCP connections that have proved themselves, so that their later packets pass.
@@ -339,10 +341,14 @@ impl State {
                 })
             }
         };
+        let hooks = self.gateway.forward_hooks();
+        let in_driver = hooks.iter().filter(|at| at.hook == "xdp");
+        let by_xdp = in_driver.map(|at| at.interface.clone()).collect();
         let forward = match &config.forward {
             Some(of) => Some(ForwardStatus {
                 interfaces: self.gateway.names(GatewayKind::Forward),
-                by_xdp: self.gateway.by_xdp(),
+                by_xdp,
+                hooks,
                 established: match of.takes_up {
                     0 => "drop",
                     _ => "pass",

@@ -39,7 +39,7 @@ pub(super) const TABLE: Table = Table {
         key(
             "hook",
             Is("\"tc\""),
-            "Where they are judged: \"tc\"; or \"xdp\", in the driver, if that can do it and no other program is there: else tc judges, and an alert says so.",
+            "Where they are judged: \"tc\"; \"xdp\", in the driver, if that can do it and no other program is there: else tc judges, and an alert says so; or \"auto\", which takes the same of each interface with no alert: weir status says which it is, and why.",
         ),
         key(
             "established",
@@ -101,13 +101,24 @@ pub(super) const REQUIREMENT: Table = Table {
     ],
 };
 
+/// Where packets that come in to be forwarded are judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForwardHook {
+    /// A program of tc.
+    Tc,
+    /// The driver; something is wrong where it cannot.
+    Xdp,
+    /// The driver where it can, else tc.
+    Auto,
+}
+
 /// A checked `[token.forward]`, without its requirements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardConfig {
     /// The interfaces by which packets come in.
     pub interfaces: Vec<String>,
-    /// In the driver, where that can be had.
-    pub by_xdp: bool,
+    /// The place where they are judged there.
+    pub hook: ForwardHook,
     /// For so many seconds a requirement takes up connections that were there before it; 0: it
     /// takes up none.
     pub takes_up: u32,
@@ -131,7 +142,12 @@ pub(super) fn read(
         );
     }
     let interfaces = interface_names(&mut section, "[token.forward]").unwrap_or_default();
-    let by_xdp = section.choice("hook", &[("tc", false), ("xdp", true)]);
+    let hooks = [
+        ("tc", ForwardHook::Tc),
+        ("xdp", ForwardHook::Xdp),
+        ("auto", ForwardHook::Auto),
+    ];
+    let hook = section.choice("hook", &hooks);
     let established = [("drop", 0), ("pass", TAKES_UP)];
     let takes_up = section.choice("established", &established);
     let has_some = section.has("require");
@@ -170,7 +186,7 @@ pub(super) fn read(
     section.finish();
     Some(ForwardConfig {
         interfaces,
-        by_xdp: by_xdp.is_some_and(|at| at.value),
+        hook: hook.map_or(ForwardHook::Tc, |at| at.value),
         takes_up: takes_up.map_or(0, |at| at.value),
     })
 }

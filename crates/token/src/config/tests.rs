@@ -629,7 +629,8 @@ fn what_is_forwarded_has_interfaces_networks_and_requirements() {
     assert_eq!(warnings, [""; 0]);
     let forward_config = config.forward.unwrap();
     assert_eq!(forward_config.interfaces, ["eth0"]);
-    assert!(forward_config.by_xdp && forward_config.takes_up == 60);
+    assert_eq!(forward_config.hook, ForwardHook::Xdp);
+    assert_eq!(forward_config.takes_up, 60);
     let [requirement] = &config.requirements[..] else {
         panic!("{:?}", config.requirements);
     };
@@ -637,7 +638,10 @@ fn what_is_forwarded_has_interfaces_networks_and_requirements() {
     assert_eq!(requirement.to.as_ref().unwrap().len(), 2);
     let (config, _) = check(&format!("{forward}{}", of(to))).unwrap();
     let forward_config = config.forward.unwrap();
-    assert!(!forward_config.by_xdp && forward_config.takes_up == 0);
+    assert_eq!(forward_config.hook, ForwardHook::Tc);
+    assert_eq!(forward_config.takes_up, 0);
+    let (config, _) = check(&format!("{forward}hook = \"auto\"\n{}", of(to))).unwrap();
+    assert_eq!(config.forward.unwrap().hook, ForwardHook::Auto);
 
     for (text, told) in [
         (
