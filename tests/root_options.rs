@@ -2,6 +2,8 @@
 //! it; paths that strip, change and drop options are measured as what they are.
 
 mod common;
+#[path = "root_options/connections.rs"]
+mod connections;
 #[path = "root_options/inject.rs"]
 mod inject;
 #[path = "root_options/lab.rs"]

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// What came from the other site.
-fn from(frames: &[Vec<u8>], site: [&str; 2]) -> Vec<Arrived> {
+pub fn from(frames: &[Vec<u8>], site: [&str; 2]) -> Vec<Arrived> {
     let addresses = site.map(super::common::addr);
     frames
         .iter()

@@ -1,10 +1,10 @@
 //! Two sites and a router between them, real servers, and what arrives on the wire.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{ChildStderr, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
     time::Duration,
@@ -218,9 +218,22 @@ impl Lab {
 
     /// Begins `weir options inject` at a site; it is there when this returns.
     pub fn inject(&self, site: &Namespace, words: &[&str]) -> Injecting {
+        let place = ["--interface", "eth0"];
+        self.inject_on(site, &place, words, "on what leaves eth0")
+    }
+
+    /// The same at a place that these words name, of which weir says this.
+    pub fn inject_on(
+        &self,
+        site: &Namespace,
+        place: &[&str],
+        words: &[&str],
+        told: &str,
+    ) -> Injecting {
         let mut command = Command::new(WEIR);
         command
-            .args(["options", "inject", "--interface", "eth0", "--json"])
+            .args(["options", "inject", "--json"])
+            .args(place)
             .args(words);
         command
             .stdin(Stdio::null())
@@ -229,9 +242,10 @@ impl Lab {
         let mut child = site.spawn(command).unwrap();
         let mut said = String::new();
         let stderr = child.inner().stderr.take().unwrap();
-        BufReader::new(stderr).read_line(&mut said).unwrap();
-        assert!(said.contains("on what leaves eth0"), "{said}");
-        Injecting(child)
+        let mut stderr = BufReader::new(stderr);
+        stderr.read_line(&mut said).unwrap();
+        assert!(said.contains(told), "{said}");
+        Injecting(child, stderr)
     }
 
     /// A datagram of this many bytes there and back.
@@ -309,7 +323,7 @@ except TimeoutError: sys.exit(2)
 }
 
 /// A running `weir options inject`.
-pub struct Injecting(Child);
+pub struct Injecting(Child, BufReader<ChildStderr>);
 
 impl Injecting {
     /// Ends it by this signal; what it said.
@@ -318,6 +332,14 @@ impl Injecting {
         soon("it to end", || self.0.wait(Duration::from_secs(1)).unwrap());
         let out = self.0.inner().stdout.take().unwrap();
         serde_json::from_reader(out).unwrap_or_default()
+    }
+
+    /// Its exit code when it ends by itself, and what else it said on standard error.
+    pub fn ended(mut self) -> (Option<i32>, String) {
+        let status = soon("it to end", || self.0.wait(Duration::from_secs(1)).unwrap());
+        let mut said = String::new();
+        self.1.read_to_string(&mut said).unwrap();
+        (status.code(), said)
     }
 }
 

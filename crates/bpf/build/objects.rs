@@ -4,11 +4,12 @@
 use std::path::Path;
 
 /// One object, and one skeleton, each.
-pub const OBJECTS: [&str; 12] = [
+pub const OBJECTS: [&str; 13] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
+    "options/connections",
     "options/inject",
     "token/token",
     "token/forward_xdp",

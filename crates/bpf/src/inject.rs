@@ -1,5 +1,11 @@
-//! The program that puts options on packets which leave an interface
-//! (`bpf/options/inject.bpf.c`). Nothing of it is pinned: it ends with whoever attached it.
+//! The programs that put options on packets which leave an interface
+//! (`bpf/options/inject.bpf.c`), or on the TCP segments of a control group's connections
+//! (`bpf/options/connections.bpf.c`). Nothing of them is pinned: they end with whoever attached
+//! them.
+
+mod connections;
+
+pub use connections::{ConnectionConfig, ConnectionInjector, MAX_TCP_OPTIONS};
 
 use std::{
     mem::MaybeUninit,
@@ -70,7 +76,8 @@ pub struct InjectCounts {
     pub fragment: u64,
     /// Left as they were: the header has no room for the options.
     pub no_room: u64,
-    /// Left as they were: they have extension headers or a surplus area already.
+    /// Left as they were: they have extension headers or a surplus area already, or, of a
+    /// connection, such an option.
     pub other: u64,
     /// Left as they were: their lengths contradict each other.
     pub malformed: u64,
@@ -101,6 +108,48 @@ fn fill(what: &str, field: &mut [u8], bytes: &[u8]) -> Result<u32> {
     Ok(bytes.len() as u32)
 }
 
+/// Says to whom packets go that are meant: by address and prefix length; none: all.
+fn put_networks(map: &impl MapCore, networks: &[(IpAddr, u8)]) -> Result<()> {
+    let what = || "put options on packets".to_owned();
+    if networks.len() > MAX_NETWORKS {
+        let why = format!(
+            "there are {} destinations: at most {MAX_NETWORKS}",
+            networks.len()
+        );
+        return Err(Error::refused(what(), why));
+    }
+    let put = |addr: IpAddr, length: u8, is_meant: u32| {
+        let bits = u32::from(length) + if addr.is_ipv4() { 96 } else { 0 };
+        let key = [&bits.to_ne_bytes()[..], &mapped(addr)].concat();
+        map.update(&key, &is_meant.to_ne_bytes(), MapFlags::ANY)
+            .context(what)
+    };
+    if networks.is_empty() {
+        return put([0u8; 16].into(), 0, 1);
+    }
+    // IPv4 is no part of ::/0.
+    put([0u8; 4].into(), 0, 0)?;
+    networks
+        .iter()
+        .try_for_each(|(addr, length)| put(*addr, *length, 1))
+}
+
+/// The counters of a program, summed over all CPUs.
+fn read_counts(counters: &MapHandle) -> Result<InjectCounts> {
+    let read = |number| sum_of(counters, number, "packets with options");
+    Ok(InjectCounts {
+        changed: read(abi::INJECT_CHANGED)?,
+        too_big: read(abi::INJECT_TOO_BIG)?,
+        gso: read(abi::INJECT_GSO)?,
+        fragment: read(abi::INJECT_FRAGMENT)?,
+        no_room: read(abi::INJECT_NO_ROOM)?,
+        other: read(abi::INJECT_OTHER)?,
+        malformed: read(abi::INJECT_MALFORMED)?,
+        refused: read(abi::INJECT_REFUSED)?,
+        broken: read(abi::INJECT_BROKEN)?,
+    })
+}
+
 impl Injector {
     /// Loads the program for this configuration.
     ///
@@ -108,15 +157,6 @@ impl Injector {
     /// Options are too long, networks too many, or the kernel refuses the program.
     pub fn load(config: &InjectConfig) -> Result<Self> {
         let what = || "load the program that puts options on packets".into();
-        if config.networks.len() > MAX_NETWORKS {
-            return Err(Error::refused(
-                "put options on packets",
-                format!(
-                    "there are {} destinations: at most {MAX_NETWORKS}",
-                    config.networks.len()
-                ),
-            ));
-        }
         let mut storage = MaybeUninit::uninit();
         let mut open = InjectSkelBuilder::default()
             .open(&mut storage)
@@ -137,25 +177,7 @@ impl Injector {
         inject.ext_last = config.last_extension;
         inject.ext_single = (!config.may_be_segmented).into();
         let skel = open.load().context(what)?;
-        let map = &skel.maps.inject_networks;
-        let all = [(IpAddr::from([0u8; 16]), 0)];
-        let networks = match config.networks.is_empty() {
-            true => &all[..],
-            false => &config.networks,
-        };
-        if !config.networks.is_empty() {
-            // IPv4 is no part of ::/0.
-            let bits = 96u32;
-            let key = [&bits.to_ne_bytes()[..], &mapped(IpAddr::from([0u8; 4]))].concat();
-            map.update(&key, &0u32.to_ne_bytes(), MapFlags::ANY)
-                .context(what)?;
-        }
-        for (addr, length) in networks {
-            let bits = u32::from(*length) + if addr.is_ipv4() { 96 } else { 0 };
-            let key = [&bits.to_ne_bytes()[..], &mapped(*addr)].concat();
-            map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY)
-                .context(what)?;
-        }
+        put_networks(&skel.maps.inject_networks, &config.networks)?;
         let program = skel.progs.weir_inject.as_fd().try_clone_to_owned();
         Ok(Self {
             program: program.context(what)?,
@@ -183,17 +205,6 @@ impl Injector {
     /// # Errors
     /// The kernel does not say.
     pub fn counts(&self) -> Result<InjectCounts> {
-        let read = |number| sum_of(&self.counters, number, "packets with options");
-        Ok(InjectCounts {
-            changed: read(abi::INJECT_CHANGED)?,
-            too_big: read(abi::INJECT_TOO_BIG)?,
-            gso: read(abi::INJECT_GSO)?,
-            fragment: read(abi::INJECT_FRAGMENT)?,
-            no_room: read(abi::INJECT_NO_ROOM)?,
-            other: read(abi::INJECT_OTHER)?,
-            malformed: read(abi::INJECT_MALFORMED)?,
-            refused: read(abi::INJECT_REFUSED)?,
-            broken: read(abi::INJECT_BROKEN)?,
-        })
+        read_counts(&self.counters)
     }
 }

@@ -83,6 +83,10 @@ pub mod skeleton {
     pub mod identity {
         include!(concat!(env!("OUT_DIR"), "/identity.skel.rs"));
     }
+    /// `bpf/options/connections.bpf.c`
+    pub mod connections {
+        include!(concat!(env!("OUT_DIR"), "/connections.skel.rs"));
+    }
     /// `bpf/options/inject.bpf.c`
     pub mod inject {
         include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));

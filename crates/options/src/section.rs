@@ -51,6 +51,13 @@ fn write(option: &OptionSpec, out: &mut Vec<u8>) {
     }
 }
 
+/// One option for itself, without padding.
+pub(crate) fn option_bytes(option: &OptionSpec) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(option, &mut bytes);
+    bytes
+}
+
 /// The options of an IPv4 or TCP header, of a multiple of four bytes: filled up with no
 /// operation (1), because other options may follow them.
 ///

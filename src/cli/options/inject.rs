@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +17,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_core::Prefix;
 use weir_daemon::options::inject::{FlowSelector, InjectCounts, Injection, MAX_NETWORKS};
-use weir_options::{Layer, OptionSpec, Sections};
+use weir_options::{Layer, OptionSpec, Sections, connection_options};
 
 use super::super::{ExitAnswer, show};
 
@@ -25,7 +26,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// So many options may be named.
 const MAX_OPTIONS: usize = 64;
 
-/// Put options on the packets that leave an interface, for a time
+/// Put options on packets that leave, or on this host's connections, for a time
 ///
 /// An option is LAYER:NAME or LAYER:NUMBER (0x for hexadecimal), with /LENGTH
 /// of the whole option behind it, or =HEX of its data. The layers are ip, tcp,
@@ -40,6 +41,14 @@ const MAX_OPTIONS: usize = 64;
 /// until the time is over or weir is interrupted, and ends with weir however
 /// weir ends. It takes Linux 6.6 (tcx).
 ///
+/// With --cgroup the kernel writes options of tcp into the headers of this
+/// host's own connections, those of the programs in a control group, and
+/// reckons with them: the MSS leaves room, and several segments in one (GSO)
+/// have them as well. Connections that stood before have none, nor has what a
+/// server answers to a SYN if it listened before. Options of other layers, of
+/// one byte (eol, nop), and of kind 253 or 254 with less than 4 bytes the
+/// kernel does not take. It takes Linux 5.10 (sock_ops).
+///
 /// Exit code 1: no packet got the options.
 #[derive(clap::Args)]
 pub struct Args {
@@ -47,8 +56,17 @@ pub struct Args {
     #[arg(value_name = "OPTION", required = true)]
     options: Vec<String>,
     /// The interface that the packets leave by
-    #[arg(long, short, value_name = "NAME")]
-    interface: String,
+    #[arg(
+        long,
+        short,
+        value_name = "NAME",
+        required_unless_present = "cgroup",
+        conflicts_with = "cgroup"
+    )]
+    interface: Option<String>,
+    /// The control group (version 2) whose connections get options of tcp
+    #[arg(long, value_name = "DIRECTORY")]
+    cgroup: Option<PathBuf>,
     /// Only packets to this address or network; may be given several times
     #[arg(long, value_name = "PREFIX")]
     to: Vec<Prefix>,
@@ -148,11 +166,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let options = read_options(&args.options)?;
     reject_contradictions(&options, args.protocol)?;
     let sections = Sections::of(&options)?;
+    let of_connections = match &args.cgroup {
+        Some(cgroup) => Some((cgroup, connection_options(&options)?)),
+        None => None,
+    };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone()).context("cannot handle signals")?;
     }
-    let injection = Injection::begin(&args.interface, &sections, &args.flows()?)?;
+    let flows = args.flows()?;
+    let interface = args.interface.as_deref().unwrap_or_default();
+    let (injection, place) = match of_connections {
+        Some((cgroup, options)) => (
+            Injection::begin_on_connections(cgroup, options, &flows)?,
+            format!("connections of {}", cgroup.display()),
+        ),
+        None => (
+            Injection::begin(interface, &sections, &flows)?,
+            format!("what leaves {interface}"),
+        ),
+    };
     let named: Vec<_> = options.iter().map(ToString::to_string).collect();
     let until = match args.length {
         Some(length) => format!("for {}", weir_core::policy::format_duration(length)),
@@ -161,9 +194,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     // Nobody is left to tell if this fails.
     let _ = writeln!(
         std::io::stderr(),
-        "weir: {} on what leaves {}, {until}",
+        "weir: {} on {}, {until}",
         named.join(" "),
-        weir_daemon::escape(&args.interface)
+        weir_daemon::escape(&place)
     );
     let began = Instant::now();
     let is_over = || args.length.is_some_and(|length| began.elapsed() >= length);
@@ -175,7 +208,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let counts = injection.counts()?;
     injection.end();
     print(args, &named, &counts)?;
-    ensure!(!is_gone, "interface {} is gone", args.interface);
+    match &args.cgroup {
+        Some(cgroup) => ensure!(!is_gone, "control group {} is gone", cgroup.display()),
+        None => ensure!(!is_gone, "interface {interface} is gone"),
+    }
     Ok(match counts.changed {
         0 => ExitAnswer::No,
         _ => ExitAnswer::Done,
@@ -190,7 +226,10 @@ fn print(args: &Args, named: &[String], counts: &InjectCounts) -> anyhow::Result
         ("no_room", "no room in the header", counts.no_room),
         (
             "other",
-            "extension headers or a surplus area already",
+            match args.cgroup {
+                Some(_) => "such an option already",
+                None => "extension headers or a surplus area already",
+            },
             counts.other,
         ),
         ("malformed", "malformed", counts.malformed),
@@ -203,6 +242,7 @@ fn print(args: &Args, named: &[String], counts: &InjectCounts) -> anyhow::Result
             .collect();
         return show::json(&json!({
             "interface": args.interface,
+            "cgroup": args.cgroup,
             "options": named,
             "changed": counts.changed,
             "left": left,

@@ -1,9 +1,15 @@
-//! Options on the packets that leave an interface, until the value goes.
+//! Options on the packets that leave an interface, or on the connections of a control group,
+//! until the value goes.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, path::Path};
 
 pub use weir_bpf::inject::{InjectConfig, InjectCounts, MAX_NETWORKS};
-use weir_bpf::{attachment::Link, device::Device, inject::Injector};
+use weir_bpf::{
+    attachment::Link,
+    device::Device,
+    identity::CgroupAt,
+    inject::{ConnectionConfig, ConnectionInjector, Injector},
+};
 use weir_options::Sections;
 
 /// Kinds of interface whose packets have no link-layer header (`ARPHRD_*`): tunnels, WireGuard,
@@ -51,10 +57,14 @@ pub struct FlowSelector {
     pub syn_only: bool,
 }
 
-/// An interface whose packets get options, for as long as this lives.
-pub struct Injection {
-    injector: Injector,
-    link: Link,
+/// What gets options, for as long as this lives.
+pub struct Injection(Place);
+
+enum Place {
+    /// What leaves an interface.
+    Interface { injector: Injector, link: Link },
+    /// The TCP connections of a control group.
+    Cgroup(ConnectionInjector),
 }
 
 impl Injection {
@@ -94,7 +104,31 @@ impl Injection {
             last_extension: sections.extensions.last as u32,
         })?;
         let link = injector.attach(device.index)?;
-        Ok(Self { injector, link })
+        Ok(Self(Place::Interface { injector, link }))
+    }
+
+    /// Has the kernel write these TCP options (each from its kind and length on) on the
+    /// connections of a control group that begin from now on, in any network namespace. The
+    /// protocol of `flows` is TCP.
+    ///
+    /// # Errors
+    /// There is no such control group, or the kernel refuses.
+    pub fn begin_on_connections(
+        cgroup: &Path,
+        options: Vec<Vec<u8>>,
+        flows: &FlowSelector,
+    ) -> Result<Self, InjectError> {
+        let config = ConnectionConfig {
+            options,
+            networks: flows.networks.clone(),
+            local_port: flows.source_port,
+            remote_port: flows.dest_port,
+            syn_only: flows.syn_only,
+        };
+        let cgroup = CgroupAt::open(Some(cgroup))?;
+        Ok(Self(Place::Cgroup(ConnectionInjector::begin(
+            &cgroup, &config,
+        )?)))
     }
 
     /// Packets so far, by what became of them.
@@ -102,16 +136,25 @@ impl Injection {
     /// # Errors
     /// The kernel does not say.
     pub fn counts(&self) -> Result<InjectCounts, InjectError> {
-        Ok(self.injector.counts()?)
+        Ok(match &self.0 {
+            Place::Interface { injector, .. } => injector.counts()?,
+            Place::Cgroup(injector) => injector.counts()?,
+        })
     }
 
-    /// Whether the interface is there and has the program.
+    /// Whether what gets options is there, and has the program.
     pub fn is_there(&self) -> bool {
-        self.link.target().is_ok_and(|(ifindex, _)| ifindex != 0)
+        match &self.0 {
+            Place::Interface { link, .. } => link.target().is_ok_and(|(index, _)| index != 0),
+            Place::Cgroup(injector) => injector.is_there(),
+        }
     }
 
     /// Ends it: packets that leave from now on are as they were made.
     pub fn end(self) {
-        self.link.detach();
+        match self.0 {
+            Place::Interface { link, .. } => link.detach(),
+            Place::Cgroup(injector) => injector.end(),
+        }
     }
 }
