@@ -27,6 +27,8 @@ mod frames;
 mod gateway;
 #[path = "root_token/gateway_kinds.rs"]
 mod gateway_kinds;
+#[path = "root_token/group.rs"]
+mod group;
 #[path = "root_token/lab.rs"]
 mod lab;
 #[path = "root_token/paths.rs"]

@@ -261,7 +261,8 @@ except OSError as e: print(type(e).__name__)
 /// Two hosts with daemons, and a third one without.
 pub struct Lab {
     /// Ends before the control group that it is in.
-    _nginx: Child,
+    nginx: Option<Child>,
+    conf: PathBuf,
     pub client: Host,
     pub server: Host,
     pub other: Namespace,
@@ -310,7 +311,8 @@ impl Lab {
             server,
             other,
             veths,
-            _nginx: nginx,
+            nginx: Some(nginx),
+            conf,
             _files: files,
             _net: net,
         };
@@ -329,6 +331,14 @@ impl Lab {
         self.server.copy_keys(&self.client);
         self.server.require(aggregate, "");
         self.server.weir.start();
+    }
+
+    /// Ends nginx, does this, and begins it anew.
+    pub fn without_nginx(&mut self, then: impl FnOnce(&Self)) {
+        self.nginx = None;
+        then(self);
+        let words = ["/usr/sbin/nginx", "-c", self.conf.to_str().unwrap()];
+        self.nginx = Some(self.server.spawn(&words));
     }
 
     /// curl's aggregate, once it is known.

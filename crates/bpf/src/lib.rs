@@ -25,6 +25,7 @@ mod error;
 pub mod events;
 pub mod fault;
 pub mod generator;
+mod group_link;
 #[cfg(test)]
 mod headers;
 pub mod identity;

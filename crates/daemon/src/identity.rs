@@ -132,6 +132,7 @@ const ABOUT_CUT: &str = "app:cut";
 const ABOUT_QUESTIONS: &str = "app:questions";
 const ABOUT_UNTOLD: &str = "app:untold";
 const ABOUT_REFUSED: &str = "app:refused";
+const ABOUT_GROUP: &str = "app:cgroup";
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -382,13 +383,20 @@ impl Apps {
                 ABOUT_QUESTIONS,
                 ABOUT_UNTOLD,
                 ABOUT_REFUSED,
+                ABOUT_GROUP,
             ] {
                 self.alerts.clear(about);
             }
             return Ok(());
         };
         let level = level_of(config)?;
-        let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
+        let cgroup = match &mut *state {
+            Some(state) if state.config.cgroup == config.cgroup => {
+                self.follow_group(state);
+                state.cgroup.clone()
+            }
+            _ => CgroupAt::open_or_await(config.cgroup.as_deref())?,
+        };
         let asks = config.prompt_timeout.is_some();
         let answers = match &*state {
             Some(state) if state.is_at(&cgroup, level) && asks => state.prompts.rules(),
@@ -427,6 +435,7 @@ impl Apps {
             state.watch_learned(&self.learning);
             state.note_named()?;
             self.cut_revoked(state);
+            self.follow_group(state);
         }
         drop(state);
         match &self.pins.take_untaken()[..] {
@@ -622,6 +631,7 @@ impl Apps {
         let programs = Programs::over(&identity);
         let mut state = State {
             identity,
+            loaded,
             config: config.clone(),
             cgroup,
             observe,
@@ -639,6 +649,7 @@ impl Apps {
             cuts: Cuts::default(),
             swept: begun,
             followed: begun,
+            looked: begun,
             lost: 0,
             untold: 0,
             untold_at: None,
@@ -659,9 +670,9 @@ impl Apps {
         let running = state.identify_running(false);
         state.put(policy, made_of)?;
         state.programs.name_all(&state.identity)?;
-        loaded.attach_noting()?;
+        state.loaded.attach_noting()?;
         state.identity.adopt_sockets()?;
-        loaded.attach_judging()?;
+        state.loaded.attach_judging()?;
         tracing::info!(
             "[app]: level {} in {}, {} rules, {running} processes identified in {} ms",
             state.identity.level().name(),
@@ -812,6 +823,10 @@ impl Apps {
             return Ok(());
         };
         state.take_back_broken()?;
+        if state.looked.elapsed() >= WAIT {
+            state.looked = Instant::now();
+            self.follow_group(state);
+        }
         if let Err(error) = state.identify_answered() {
             self.alert_refused(state, &error);
         }
@@ -931,6 +946,29 @@ impl Apps {
         self.tend_prompts(state)?;
         self.cut_revoked(state);
         Ok(())
+    }
+
+    /// Has the rules hold for the control group that is at its path now: one that was removed and
+    /// made anew is another one, and one may come later than the daemon.
+    fn follow_group(&self, state: &mut State) {
+        let Some(path) = state.config.cgroup.clone().filter(|_| !state.is_torn) else {
+            return;
+        };
+        if state.cgroup.is_at(&path) {
+            self.alerts.clear(ABOUT_GROUP);
+            return;
+        }
+        let moved = CgroupAt::open(Some(&path)).and_then(|cgroup| state.move_to(cgroup));
+        match moved {
+            Ok(()) => {
+                tracing::info!("[app]: holds for the control group {} anew", path.display());
+                self.alerts.clear(ABOUT_GROUP);
+            }
+            Err(error) => self.alerts.raise(
+                ABOUT_GROUP,
+                format!("{error}: no program is judged until it is there, and from then on"),
+            ),
+        }
     }
 
     /// Puts the rules into force as lists, countries and names are now. What is more than there

@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use weir_bpf::{
     identity::{CgroupAt, Handle},
     token::{
-        self as kernel, Claim, IdentityPrefix, InterfaceSigner, OutcomeCounts, SignedKind,
+        self as kernel, Claim, IdentityPrefix, InterfaceSigner, Loaded, OutcomeCounts, SignedKind,
         TokenPolicy,
     },
 };
@@ -73,6 +73,7 @@ const ABOUT_CONDUITS: &str = "token:conduits";
 const ABOUT_SEGMENTS: &str = "token:segments";
 const ABOUT_FORWARD: &str = "token:forward";
 const ABOUT_STRIP: &str = "token:strip";
+const ABOUT_GROUP: &str = "token:cgroup";
 
 /// The alert about dropped segments ends so long after the last one.
 const QUIET: Duration = Duration::from_secs(60);
@@ -125,6 +126,11 @@ struct Secrets {
 
 struct State {
     kernel: kernel::Tokens,
+    /// The kernel's programs, for a control group that is made anew.
+    loaded: Loaded,
+    cgroup: CgroupAt,
+    /// A port of this host wants a token.
+    verifies: bool,
     config: TokenConfig,
     observe: bool,
     secrets: Secrets,
@@ -313,6 +319,7 @@ impl Tokens {
                 ABOUT_SEGMENTS,
                 ABOUT_FORWARD,
                 ABOUT_STRIP,
+                ABOUT_GROUP,
             ];
             for about in all {
                 self.alerts.clear(about);
@@ -369,7 +376,13 @@ impl Tokens {
         conduits: Conduits,
     ) -> Result<(), TokenError> {
         let accepted = secrets.keys.accepted().count();
-        let cgroup = CgroupAt::open(config.cgroup.as_deref())?;
+        let cgroup = match state.as_mut() {
+            Some(state) if state.config.cgroup == config.cgroup => {
+                self.follow_group(state);
+                state.cgroup.clone()
+            }
+            _ => CgroupAt::open_or_await(config.cgroup.as_deref())?,
+        };
         let identity = match signs(config) {
             true => self.apps.identity(),
             false => None,
@@ -421,8 +434,16 @@ impl Tokens {
                 None => AtInterfaces::default(),
             }
         };
+        let datagrams = at_interfaces(of_datagrams, datagrams_at, &[SignedKind::Datagrams]);
+        let of_connections = [SignedKind::Segments, SignedKind::Daf];
+        let segments = at_interfaces(of_segments, segments_at, &of_connections);
+        let mut of_sockets = config.requirements.iter();
+        let verifies = of_sockets.any(|requirement| requirement.to.is_none());
         let mut fresh = State {
             kernel,
+            loaded,
+            cgroup,
+            verifies,
             config: config.clone(),
             observe,
             secrets,
@@ -431,12 +452,8 @@ impl Tokens {
             known: None,
             before,
             followed: Instant::now(),
-            datagrams: at_interfaces(of_datagrams, datagrams_at, &[SignedKind::Datagrams]),
-            segments: at_interfaces(
-                of_segments,
-                segments_at,
-                &[SignedKind::Segments, SignedKind::Daf],
-            ),
+            datagrams,
+            segments,
             gateway,
             looked: Instant::now(),
             chose: Instant::now(),
@@ -449,17 +466,17 @@ impl Tokens {
             requirements.any(|requirement| requirement.name == *name)
         });
         let followed = fresh.follow_programs(&self.apps);
-        loaded.end_other_forms_at_interfaces();
+        fresh.loaded.end_other_forms_at_interfaces();
         // Before connections begin whose segments are to be signed there.
         fresh.follow_interfaces();
         // In this order: what moves to another hook is never without.
         fresh.gateway.follow(true);
-        fresh.gateway.end_others(&loaded);
-        let mut of_sockets = config.requirements.iter();
-        let verifies = of_sockets.any(|requirement| requirement.to.is_none());
-        let attached = followed.and_then(|()| loaded.attach(verifies));
+        fresh.gateway.end_others(&fresh.loaded);
+        let attached = followed.and_then(|()| fresh.loaded.attach(verifies));
         fresh.failed = attached.as_ref().err().map(ToString::to_string);
         self.alert_signing(&fresh);
+        self.follow_group(&mut fresh);
+        let at = fresh.cgroup.path().display().to_string();
         *state = Some(fresh);
         attached?;
         tracing::info!(
@@ -468,7 +485,7 @@ impl Tokens {
             config.requirements.len(),
             config.sign_to.len(),
             config.sign_udp_to.len(),
-            cgroup.path().display()
+            at
         );
         Ok(())
     }
@@ -540,6 +557,41 @@ impl Tokens {
         }
     }
 
+    /// Has tokens hold for the control group that is at its path now: one that was removed and
+    /// made anew is another one, and one may come later than the daemon.
+    fn follow_group(&self, state: &mut State) {
+        let Some(path) = state.config.cgroup.clone() else {
+            return;
+        };
+        if state.cgroup.is_at(&path) {
+            self.alerts.clear(ABOUT_GROUP);
+            return;
+        }
+        let moved = CgroupAt::open(Some(&path)).and_then(|cgroup| {
+            let State {
+                kernel,
+                loaded,
+                verifies,
+                ..
+            } = &mut *state;
+            loaded.move_to(kernel, &cgroup, *verifies)?;
+            state.cgroup = cgroup;
+            Ok(())
+        });
+        match moved {
+            Ok(()) => {
+                tracing::info!("[token]: holds for the control group {} anew", path.display());
+                self.alerts.clear(ABOUT_GROUP);
+            }
+            Err(error) => self.alerts.raise(
+                ABOUT_GROUP,
+                format!(
+                    "{error}: nobody signs, and no port wants a token, until it is there, and from then on"
+                ),
+            ),
+        }
+    }
+
     /// Follows the programs, the keys' times and the clock until the daemon ends.
     pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
         while !stopping.load(Ordering::Relaxed) {
@@ -548,6 +600,7 @@ impl Tokens {
             let mut guard = self.state();
             self.follow_conduits(&mut guard);
             let Some(state) = &mut *guard else { continue };
+            self.follow_group(state);
             let is_due = state.followed.elapsed() >= FOLLOW;
             let mut done = state.follow_programs(&self.apps);
             if state.gateway.follow(is_due) {

@@ -10,7 +10,7 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use libbpf_rs::{
@@ -25,7 +25,9 @@ use super::{
 use crate::{
     abi,
     error::{Context, Error, Result},
-    fault, object, pins,
+    fault,
+    group_link::ControlGroup,
+    object, pins,
     skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel, types::ident_ended},
 };
 
@@ -80,6 +82,45 @@ impl CgroupAt {
             id,
             level,
         })
+    }
+
+    /// The same, or where there is none at `path` yet one that may come there: programs are
+    /// attached to it by [`Loaded::move_to`] then.
+    ///
+    /// # Errors
+    /// There is none, and none can come there.
+    pub fn open_or_await(path: Option<&Path>) -> Result<Self> {
+        let error = match Self::open(path) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let (Some(path), Some(root)) = (path, Self::mount_point()) else {
+            return Err(error);
+        };
+        let is_plain = |below: &&Path| {
+            let mut parts = below.components();
+            parts.all(|part| matches!(part, Component::Normal(_)))
+        };
+        let below = path.strip_prefix(&root).ok().filter(is_plain);
+        match below.filter(|_| !path.exists()) {
+            None => Err(error),
+            Some(below) => Ok(Self {
+                path: path.to_owned(),
+                below: below.to_owned(),
+                id: 0,
+                level: below.components().count() as u32,
+            }),
+        }
+    }
+
+    /// Is the control group at `path` this very one, and not another one by that name?
+    pub fn is_at(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|about| about.ino() == self.id)
+    }
+
+    /// As the kernel numbers it; 0: it is not there yet.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The directory of the control group.
@@ -469,35 +510,35 @@ impl Loaded {
         programs.chain(&self.judging)
     }
 
-    fn attach(&self, programs: &[Program]) -> Result<()> {
-        let cgroup = fs::File::open(&self.cgroup.path)
-            .context(|| format!("open the control group {}", self.cgroup.path.display()))?;
+    /// Has all hold for this control group, which has come in the place of the one before. Its
+    /// sockets have no records until [`Identity::adopt_sockets`].
+    ///
+    /// # Errors
+    /// The kernel refuses it: then it is to be tried again.
+    pub fn move_to(&mut self, identity: &Identity, cgroup: &CgroupAt) -> Result<()> {
+        let mut control = identity.control()?;
+        (control.cgroup, control.level) = (cgroup.id, cgroup.level);
+        identity.put_control(&control)?;
+        self.cgroup = cgroup.clone();
+        for programs in [&self.noting, &self.judging] {
+            let of_groups = programs.iter();
+            let of_groups = of_groups.filter(|program| matches!(program.place, Place::Cgroup(_)));
+            self.attach(of_groups)?;
+        }
+        Ok(())
+    }
+
+    /// What goes to a control group that is not there is left out.
+    fn attach<'a>(&self, programs: impl IntoIterator<Item = &'a Program>) -> Result<()> {
+        let group = ControlGroup::open(&self.cgroup.path)?;
         for Program { name, place, fd } in programs {
             let what = || format!("attach the program {name} of [app]");
             let pin = self.dir.join(format!("link-{name}"));
             match place {
                 Place::Cgroup(kind) => {
-                    if let Ok(link) = object::open_pin(&pin) {
-                        // SAFETY: no options are passed.
-                        let rc = unsafe {
-                            sys::bpf_link_update(link.as_raw_fd(), fd.as_raw_fd(), std::ptr::null())
-                        };
-                        if rc == 0 {
-                            continue;
-                        }
-                        // Its group is gone.
-                        let _ = fs::remove_file(&pin);
+                    if let Some(group) = &group {
+                        group.attach(fd.as_fd(), *kind, &pin, &what)?;
                     }
-                    // SAFETY: options may be null.
-                    let fd = unsafe {
-                        sys::bpf_link_create(
-                            fd.as_raw_fd(),
-                            cgroup.as_raw_fd(),
-                            *kind,
-                            std::ptr::null(),
-                        )
-                    };
-                    object::pin(owned(fd).context(what)?.as_fd(), &pin)?;
                 }
                 Place::Tracing => {
                     // These cannot be exchanged: the next one first.
@@ -551,8 +592,13 @@ fn detach_form(dir: &Path) -> Result<()> {
 
 /// Is identity of this instance attached, in whatever form?
 pub fn is_attached(root: &Path, instance: &str) -> bool {
-    forms(&root.join(pins::escape(instance)))
-        .any(|dir| object::open_pin(&dir.join("link-egress")).is_ok())
+    // The latter alone while its control group is not there.
+    let is_attached = |dir: &PathBuf, link| object::open_pin(&dir.join(link)).is_ok();
+    forms(&root.join(pins::escape(instance))).any(|dir| {
+        ["link-egress", "link-exit"]
+            .iter()
+            .any(|link| is_attached(&dir, link))
+    })
 }
 
 /// Takes the programs and tables of an instance away, of every form; nobody is refused

@@ -4,12 +4,9 @@
 //! one's, so that nothing passes meanwhile.
 
 use std::{
-    fs, io,
+    fs,
     mem::MaybeUninit,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -25,6 +22,7 @@ use super::{
 use crate::{
     abi,
     error::{Context, Result},
+    group_link::ControlGroup,
     identity::{CgroupAt, Identity},
     memory::Words,
     object, pins,
@@ -89,10 +87,7 @@ impl Tokens {
         for one in [root, of_instance.as_path(), dir.as_path()] {
             pins::make_ours(one)?;
         }
-        // The inode's number is the group's id.
-        let id = fs::metadata(cgroup.path())
-            .context(|| format!("use the control group {}", cgroup.path().display()))?
-            .ino();
+        let id = cgroup.id();
         let made = Self::load_in(&dir, cgroup, identity)?;
         let mut control = made.0.control()?;
         if control.cgroup == 0 {
@@ -257,28 +252,46 @@ impl Loaded {
     /// # Errors
     /// The kernel refuses one.
     pub fn attach(&self, verify: bool) -> Result<()> {
-        let cgroup = fs::File::open(&self.cgroup)
-            .context(|| format!("open the control group {}", self.cgroup.display()))?;
-        match &self.signing {
-            // What keeps a connection to who has signed for it is there before anybody has.
-            Some([sign, keep]) => {
-                self.attach_one(SIGNING[1], keep.as_fd(), &cgroup)?;
-                self.attach_one(SIGNING[0], sign.as_fd(), &cgroup)?;
-            }
-            None => SIGNING.iter().for_each(|(name, _)| self.take_away(name)),
-        }
+        self.attach_to_group(verify)?;
         // Where nothing is to be verified any more, it matches nothing.
         if verify || gate::exists(&self.of_instance) {
             gate::put(&self.of_instance, self.matcher())?;
         }
+        // What a weir whose tables had another form has left would go on by its policy.
+        self.other_forms().try_for_each(|dir| detach_form(&dir))
+    }
+
+    /// Has all hold for this control group, which has come in the place of the one before;
+    /// `verify` as in [`Self::attach`].
+    ///
+    /// # Errors
+    /// The kernel refuses it: then it is to be tried again.
+    pub fn move_to(&mut self, tokens: &Tokens, cgroup: &CgroupAt, verify: bool) -> Result<()> {
+        let mut control = tokens.control()?;
+        control.cgroup = cgroup.id();
+        tokens.put_control(&control)?;
+        self.cgroup = cgroup.path().to_owned();
+        self.attach_to_group(verify)
+    }
+
+    /// Nothing is attached to one that is not there.
+    fn attach_to_group(&self, verify: bool) -> Result<()> {
+        let group = ControlGroup::open(&self.cgroup)?;
+        match &self.signing {
+            // What keeps a connection to who has signed for it is there before anybody has.
+            Some([sign, keep]) => {
+                self.attach_one(SIGNING[1], keep.as_fd(), group.as_ref())?;
+                self.attach_one(SIGNING[0], sign.as_fd(), group.as_ref())?;
+            }
+            None => SIGNING.iter().for_each(|(name, _)| self.take_away(name)),
+        }
         for (place, program) in VERIFYING.into_iter().zip(&self.verifying) {
             match verify {
-                true => self.attach_one(place, program.as_fd(), &cgroup)?,
+                true => self.attach_one(place, program.as_fd(), group.as_ref())?,
                 false => self.take_away(place.0),
             }
         }
-        // What a weir whose tables had another form has left would go on by its policy.
-        self.other_forms().try_for_each(|dir| detach_form(&dir))
+        Ok(())
     }
 
     /// Takes what puts in tokens at interfaces away from them, of a weir whose tables had
@@ -358,36 +371,12 @@ impl Loaded {
         &self,
         (name, kind): (&str, sys::bpf_attach_type),
         program: BorrowedFd<'_>,
-        cgroup: &fs::File,
+        group: Option<&ControlGroup>,
     ) -> Result<()> {
-        let pin = self.link(name);
-        if let Ok(link) = object::open_pin(&pin) {
-            // SAFETY: no options are passed.
-            let rc = unsafe {
-                sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
-            };
-            if rc == 0 {
-                return Ok(());
-            }
-            // Its group is gone.
-            let _ = fs::remove_file(&pin);
-        }
-        // SAFETY: options may be null.
-        let fd = unsafe {
-            sys::bpf_link_create(
-                program.as_raw_fd(),
-                cgroup.as_raw_fd(),
-                kind,
-                std::ptr::null(),
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd))
-                .context(|| format!("attach the program {name} of [token]"));
-        }
-        // SAFETY: a non-negative answer is a new descriptor, and ours.
-        let link = unsafe { OwnedFd::from_raw_fd(fd) };
-        object::pin(link.as_fd(), &pin)
+        let what = || format!("attach the program {name} of [token]");
+        group.map_or(Ok(()), |group| {
+            group.attach(program, kind, &self.link(name), &what)
+        })
     }
 
     /// The program that iptables may ask about a packet.

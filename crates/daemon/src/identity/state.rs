@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::identity::{self as kernel, CgroupAt, DecidedBy, Hits, Identity};
+use weir_bpf::identity::{self as kernel, CgroupAt, DecidedBy, Hits, Identity, Loaded};
 use weir_core::geofence::Direction;
 use weir_identity::{
     Digest, Object, Program, Rule, Unknown, Verdict,
@@ -53,6 +53,8 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 /// Rules in force, and who is known.
 pub(super) struct State {
     pub(super) identity: Arc<Identity>,
+    /// The kernel's programs, for a control group that is made anew.
+    pub(super) loaded: Loaded,
     pub(super) config: AppConfig,
     pub(super) cgroup: CgroupAt,
     pub(super) observe: bool,
@@ -77,6 +79,8 @@ pub(super) struct State {
     pub(super) cuts: Cuts,
     pub(super) swept: Instant,
     pub(super) followed: Instant,
+    /// When it was looked last whether the control group is still the one.
+    pub(super) looked: Instant,
     /// Events were lost so often, as last seen.
     pub(super) lost: u64,
     pub(super) untold: u64,
@@ -224,6 +228,16 @@ impl State {
     /// Do the programs hold for this control group, at this level, and no others?
     pub(super) fn is_at(&self, cgroup: &CgroupAt, level: kernel::Level) -> bool {
         !self.is_torn && self.cgroup == *cgroup && self.identity.level() == level
+    }
+
+    /// Has all hold for this control group, which has come in the place of the one before. It is
+    /// judged first: who is known is known there, too, and others are asked about.
+    pub(super) fn move_to(&mut self, cgroup: CgroupAt) -> Result<(), weir_bpf::Error> {
+        self.loaded.move_to(&self.identity, &cgroup)?;
+        self.cgroup = cgroup;
+        self.identity.adopt_sockets()?;
+        self.identify_running(true);
+        Ok(())
     }
 
     /// Puts a policy of another configuration into force. Where it tells programs apart by
