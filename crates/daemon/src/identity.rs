@@ -37,9 +37,7 @@ mod why_socket;
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::IpAddr,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -82,6 +80,7 @@ pub use learning::LearningStatus;
 pub use login::{SshLogin, shuts_out};
 pub use names::KeptName;
 use names::{Addresses, Names};
+use namespaces::NamedNamespaces;
 pub use never_runs::never_runs;
 use objects::{MAX_LEASES, Objects};
 pub use packages::PackageStatus;
@@ -232,6 +231,7 @@ struct Known<'a> {
     nothing: &'a GeoTable,
     lists: &'a [CurrentList],
     names: &'a Addresses,
+    namespaces: &'a NamedNamespaces,
 }
 
 /// What a policy was made of beside the configuration, to see when that is another one.
@@ -240,6 +240,7 @@ pub(crate) struct MadeOf {
     geography: u64,
     lists: Arc<Vec<CurrentList>>,
     names: u64,
+    namespaces: NamedNamespaces,
 }
 
 impl Resolve for Known<'_> {
@@ -257,7 +258,7 @@ impl Resolve for Known<'_> {
     }
 
     fn netns(&self, file: &Path) -> Option<u64> {
-        fs::metadata(file).ok().map(|about| about.ino())
+        self.namespaces.get(file).copied().flatten()
     }
 }
 
@@ -310,7 +311,7 @@ pub fn complaints(config: &AppConfig) -> Vec<String> {
     }
     for rule in &config.rules {
         if let Some(file) = &rule.place.netns
-            && !file.exists()
+            && namespaces::namespace_at(file).is_none()
         {
             found.push(format!(
                 "[app.rules.{}]: there is no network namespace {}: the rule holds for nobody",
@@ -526,12 +527,14 @@ impl Apps {
         let geography = self.geography.changes();
         let lists = self.lists.current();
         let (addresses, names) = self.names.addresses();
+        let namespaces = namespaces::named(config);
         let nothing = GeoTable::default();
         let known = Known {
             table: self.geography.geo_table(),
             nothing: &nothing,
             lists: &lists,
             names: &addresses,
+            namespaces: &namespaces,
         };
         let mut config = config.clone();
         let deciding = config
@@ -547,6 +550,7 @@ impl Apps {
             geography,
             lists: lists.clone(),
             names,
+            namespaces,
         };
         Ok((policy, made_of))
     }
@@ -826,6 +830,11 @@ impl Apps {
         if state.looked.elapsed() >= WAIT {
             state.looked = Instant::now();
             self.follow_group(state);
+            // Whoever has just begun in a namespace that was made anew is met at once.
+            let is_due = state.retry.is_due(state.looked);
+            if is_due && state.made_of.namespaces != namespaces::named(&state.config) {
+                self.follow_sources(state)?;
+            }
         }
         if let Err(error) = state.identify_answered() {
             self.alert_refused(state, &error);
@@ -978,6 +987,7 @@ impl Apps {
             geography: self.geography.changes(),
             lists: self.lists.current(),
             names: self.names.changes(),
+            namespaces: namespaces::named(&state.config),
         };
         match self.compile(&state.config, state.prompts.rules()) {
             Ok((policy, made_of)) => {

@@ -4,12 +4,17 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     os::{fd::AsFd, unix::fs::MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::{
+    fs::statfs,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use weir_identity::AppConfig;
 
+use super::mounts::RemoteMounts;
 use crate::instance::may_enter_namespaces;
 
 /// Network namespaces that are gone through, at most.
@@ -17,6 +22,32 @@ const MAX_NAMESPACES: usize = 4096;
 /// Where ip-netns(8) names them.
 const NAMES: &str = "/run/netns";
 const MAX_NAMES: usize = 4096;
+/// The file system of namespaces (linux/magic.h, NSFS_MAGIC).
+const NSFS: i64 = 0x6e73_6673;
+
+/// The namespaces that rules name by files, by their inodes; `None`: there is none at that file.
+pub(super) type NamedNamespaces = BTreeMap<PathBuf, Option<u64>>;
+
+/// Those that the rules of a configuration name, as they are now.
+pub(super) fn named(config: &AppConfig) -> NamedNamespaces {
+    let files = config.rules.iter();
+    let files = files.filter_map(|rule| rule.place.netns.as_ref());
+    files
+        .map(|file| (file.clone(), namespace_at(file)))
+        .collect()
+}
+
+/// The inode of the namespace that this file is. Before ip-netns(8) has mounted it there, and
+/// behind its removal, the file is another one, whose number is no namespace's.
+pub(super) fn namespace_at(file: &Path) -> Option<u64> {
+    // A server that has stopped answers nothing.
+    if RemoteMounts::here().hold_path(file) {
+        return None;
+    }
+    // By its path: to open a pipe waits for who writes to it.
+    let is_namespace = statfs(file).is_ok_and(|of| of.f_type as i64 == NSFS);
+    is_namespace.then(|| inode(file)).flatten()
+}
 
 /// Does this in the own network namespace, and with CAP_SYS_ADMIN in those of all other
 /// processes. What fails in one does not spare the others; the first error is kept.
@@ -106,6 +137,14 @@ pub(super) fn names() -> BTreeMap<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_files_of_namespaces_have_their_number() {
+        let own_file = Path::new("/proc/self/ns/net");
+        assert_eq!(namespace_at(own_file), own());
+        assert_eq!(namespace_at(Path::new("/proc/self/status")), None);
+        assert_eq!(namespace_at(Path::new("/run/netns/weir-nowhere")), None);
+    }
 
     #[test]
     fn the_own_namespace_is_not_among_the_others() {
