@@ -143,7 +143,10 @@ fn servers(space: &Namespace) -> Vec<Child> {
 
 /// What a program prints in a namespace and the control group.
 fn said_in(host: &TestHost, space: &Namespace, words: &[&str]) -> String {
-    let enter = format!("echo 0 > {}/cgroup.procs && exec \"$@\"", host.cgroup.display());
+    let enter = format!(
+        "echo 0 > {}/cgroup.procs && exec \"$@\"",
+        host.cgroup.display()
+    );
     let words = [&["-c", &enter, "sh"], words].concat();
     let done = space.output("sh", &words).unwrap();
     String::from_utf8_lossy(&done.stdout).into_owned()
@@ -156,7 +159,16 @@ fn rules_meet(host: &TestHost, there: &Namespace, when: &str) {
     let python = ["/usr/bin/python3", "-c", CONNECT];
     let curl = |address: &str| {
         let url = format!("http://{address}:8080/");
-        let words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "6"];
+        let words = [
+            "curl",
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "--max-time",
+            "6",
+        ];
         said_in(host, there, &[&words[..], &[&url]].concat())
     };
     soon(&format!("python to be refused there {when}"), || {
@@ -208,7 +220,9 @@ fn root_a_network_namespace_that_is_made_anew_is_met_by_its_path() {
     ip(&["netns", "del", there.name()]);
     is_told(true);
     for turn in ["anew", "once more"] {
-        let _ = Command::new("ip").args(["netns", "del", there.name()]).output();
+        let _ = Command::new("ip")
+            .args(["netns", "del", there.name()])
+            .output();
         ip(&["netns", "add", there.name()]);
         there.run("ip", &["link", "set", "lo", "up"]).unwrap();
         held.push(servers(&there));

@@ -517,8 +517,9 @@ int weir_app_adopt(struct bpf_iter__task_file *ctx)
 		note_holder(socket, task, control);
 		return 0;
 	}
-	/* Of its own a program has it without a reference only. */
-	task = bpf_task_from_pid(task->tgid);
+	/* Of its own a program has it without a reference only. Not the first thread,
+	 * which may have ended before the others. */
+	task = bpf_task_from_pid(task->pid);
 	if (!task)
 		return 0;
 	note_holder(socket, task, control);

@@ -140,6 +140,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
 	unsigned int ptrace;
+	int pid;
 	int tgid;
 	const struct cred *cred;
 	struct css_set *cgroups;

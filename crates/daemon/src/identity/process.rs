@@ -28,6 +28,8 @@ use crate::host::{cgroup_of, parent_of};
 const MAX_MAPS: u64 = 8 << 20;
 /// Files that one program has mapped executable.
 const MAX_OBJECTS: usize = 1024;
+/// Threads of a process that are tried where the first one has ended.
+const MAX_THREADS: usize = 64;
 /// Bytes of arguments.
 const MAX_ARGUMENTS: u64 = 4096;
 
@@ -159,27 +161,47 @@ fn script_of(arguments: &[String], directory: Option<&Path>) -> Option<PathBuf> 
     }
 }
 
-/// Reads a process, which is as `seen` says, without its arguments, with the package of its
+/// Other threads of a process of which the first one has ended while they go on, so that nothing
+/// is to be read of it by the process's number; none, if that one goes on.
+pub(super) fn threads_of_ended(pid: u32) -> Vec<u32> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let state = fs::read_to_string(proc.join("stat")).unwrap_or_default();
+    // Behind the name, which may have whatever in it.
+    let state = state.rsplit_once(')').map(|(_, state)| state.trim_start());
+    if !state.is_some_and(|state| state.starts_with('Z')) {
+        return Vec::new();
+    }
+    let threads = fs::read_dir(proc.join("task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let numbers = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // One that has ended is there no more, but for the first and those that are traced.
+    numbers
+        .filter(|thread| *thread != pid)
+        .take(MAX_THREADS)
+        .collect()
+}
+
+/// Reads a process by one of its threads, which is as `seen` says, without its arguments, with the package of its
 /// executable and the labels of its container if these are given; `None`: it is gone.
 pub(super) fn read(
-    pid: u32,
+    (pid, thread): (u32, u32),
     seen: &Seen,
     objects: &mut Objects,
     packages: Option<&Packages>,
     containers: Option<&Containers>,
 ) -> Option<ReadProgram> {
-    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let proc = PathBuf::from(format!("/proc/{thread}"));
     let (maps, is_cut) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
     let mappings = executable_mappings(&maps);
     let mut program = Program {
         anonymous: seen.key.anonymous,
         altered: seen.key.altered,
         uid: seen.uid,
-        cgroup: cgroup_of(pid)?,
+        cgroup: cgroup_of(thread)?,
         ..Program::default()
     };
     let exe = fs::read_link(proc.join("exe")).ok();
-    let remote = RemoteMounts::of(pid);
+    let remote = RemoteMounts::of(thread);
     let is_exe_remote = exe.as_ref().is_some_and(|exe| {
         let mapped = mappings.iter().find(|mapping| mapping.path == *exe);
         match mapped {

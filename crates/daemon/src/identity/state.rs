@@ -450,6 +450,20 @@ impl State {
         known
     }
 
+    /// Looks at a process: at the first of its threads, which has its number, or where that has
+    /// ended, and has no mappings any more, at another one.
+    fn look_at(&self, pid: u32) -> Result<Option<(u32, kernel::Seen)>, weir_bpf::Error> {
+        if let Some(seen) = self.identity.look_at(pid)? {
+            return Ok(Some((pid, seen)));
+        }
+        for thread in process::threads_of_ended(pid) {
+            if let Some(seen) = self.identity.look_at(thread)? {
+                return Ok(Some((thread, seen)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads a process while it stays as it is.
     pub(super) fn read(
         &mut self,
@@ -458,23 +472,29 @@ impl State {
         let until = Instant::now() + LOOK;
         let until = self.look_until.map_or(until, |all| all.min(until));
         for last in (0..TRIES).map(|n| n + 1 == TRIES) {
-            let Some(before) = self.identity.look_at(pid)? else {
+            let Some((thread, before)) = self.look_at(pid)? else {
                 return Ok(None);
             };
             self.objects.bound(Some(until));
             let packages = self.reads_packages.then_some(&self.packages);
             let containers = self.reads_containers.then_some(&self.containers);
-            let read = process::read(pid, &before, &mut self.objects, packages, containers);
+            let read = process::read(
+                (pid, thread),
+                &before,
+                &mut self.objects,
+                packages,
+                containers,
+            );
             self.objects.bound(None);
             let Some(mut read) = read else {
                 return Ok(None);
             };
-            let after = self.identity.look_at(pid)?;
+            let after = self.identity.look_at(thread)?;
             // Of that same run of a program: to rules that ask for scripts the key says so.
-            if !process::read_arguments(pid, &mut read.program) {
+            if !process::read_arguments(thread, &mut read.program) {
                 return Ok(None);
             }
-            let last_look = self.identity.look_at(pid)?;
+            let last_look = self.identity.look_at(thread)?;
             let is_same =
                 |look: &kernel::Seen| (look.key, look.space) == (before.key, before.space);
             // A process that is ending, or becomes another program, has files that cannot
