@@ -1,4 +1,5 @@
-//! Threads of a process whose first one has ended.
+//! Threads that are not like the first one of their process: that has ended while they go
+//! on, or they have a user of their own.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -16,6 +17,9 @@ const HEAD: &str = r#"
 import ctypes, os, socket, sys, threading, time
 libc = ctypes.CDLL(None)
 ADDRESSES = ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'))
+def has_user(uid):
+    # Of this thread alone: setresuid(2) of glibc's would be that of all.
+    assert libc.syscall(117, -1, uid, -1) == 0
 def connects(address, wanted):
     for n in range(15):
         try: socket.create_connection((address, 8080), 2); said = 'connected'
@@ -23,6 +27,8 @@ def connects(address, wanted):
         if said == wanted: break
         time.sleep(.2)
     return said
+def in_thread(work):
+    thread = threading.Thread(target=work); thread.start(); thread.join()
 "#;
 
 /// The first thread ends, and another one goes on with what it is told.
@@ -98,4 +104,67 @@ fn root_connections_of_a_process_without_its_first_thread_are_judged() {
     let said = process.line();
     let mut said = said.split(' ');
     assert!(said.all(|answer| answer != "answered"), "it goes on");
+}
+
+/// A thread connects as nobody, and the process as root.
+const USERS: &str = r#"
+def work():
+    has_user(65534)
+    print(*(connects(address, 'connected') for _, address in ADDRESSES), flush=True)
+in_thread(work)
+print(*(connects(address, 'PermissionError') for _, address in ADDRESSES), flush=True)
+"#;
+
+#[test]
+fn root_a_rule_by_user_is_about_the_thread_that_connects() {
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.nobody]\nverdict = \"allow\"\nexe = \"{}\"\nuser = \"nobody\"\n",
+        sha256(PYTHON)
+    );
+    let Some(host) = TestHost::new("thread", &rules) else {
+        return;
+    };
+    let said = host.python(&format!("{HEAD}{USERS}"));
+    let expected = ["connected connected", "PermissionError PermissionError"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+}
+
+/// The process sends on a socket that a thread of another user has sent on.
+const ONE_SOCKET: &str = r#"
+def answers(s, text):
+    try: s.send(text); return s.recv(100) == text
+    except OSError: return False
+def socket_of(kind, what, address):
+    for n in range(15):
+        s = socket.socket(kind, what); s.settimeout(2)
+        try:
+            s.connect((address, 7007))
+            if answers(s, b'own\n'): return s
+        except OSError: time.sleep(.2)
+    sys.exit('never')
+for kind, address in ADDRESSES:
+    for what in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        s = socket_of(kind, what, address); heard = []
+        def work():
+            has_user(65534)
+            heard.append(answers(s, b'of nobody\n'))
+        in_thread(work)
+        for n in range(3): heard.append(answers(s, b'behind it\n'))
+        # The process may, on a socket that nobody else has used.
+        socket_of(kind, what, address)
+        print(*heard, flush=True)
+"#;
+
+#[test]
+fn root_what_a_thread_of_another_user_sends_never_leaves_behind_its_process() {
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.nobody]\nverdict = \"drop\"\nuser = \"nobody\"\n[app.rules.python]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        sha256(PYTHON)
+    );
+    let Some(host) = TestHost::new("users", &rules) else {
+        return;
+    };
+    let _echo = host.echo();
+    let said = host.python(&format!("{HEAD}{ONE_SOCKET}"));
+    assert_eq!(said, "False False False False\n".repeat(4));
 }

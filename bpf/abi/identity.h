@@ -176,7 +176,8 @@ struct ident_space {
 };
 
 struct ident_holder {
-	__u64 space;  /* which address space that is: no later one has the same number */
+	__u64 space;  /* which address space that is: no later one has the same number; a
+		       * thread with a user of its own has another one */
 	__u32 handle; /* 0: free */
 	__u32 pad;
 };

@@ -171,7 +171,7 @@ static __noinline void note_holder(struct ident_socket *socket, struct task_stru
 		return;
 	}
 	handle = handle_of(control, &key);
-	space = space_id(task, control);
+	space = holder_id(task, control);
 	if (handle) {
 		if (socket->flags & IDENT_S_PENDING && socket->pending_space == space) {
 			socket->flags &= ~IDENT_S_PENDING;

@@ -137,6 +137,21 @@ static __always_inline __u64 space_id(struct task_struct *task,
 	return mix(mix(address ^ control->secret[0]) ^ life_of(task));
 }
 
+/* A thread may take a user of its own, by the system call that glibc makes in all of
+ * them. It is one more holder beside the others then, not what they have become: data
+ * that is queued may be of either. */
+static __always_inline __u64 holder_id(struct task_struct *task,
+				       const struct ident_control *control)
+{
+	__u64 space = space_id(task, control);
+	__u32 uid = uid_of(task);
+
+	if (policy_of(control)->flags & IDENT_BY_UID &&
+	    uid != BPF_CORE_READ(task, group_leader, cred, euid.val))
+		space = mix(space ^ uid);
+	return space;
+}
+
 /* Who this process is in terms of the rules in force; its mappings are walked if they
  * have changed. 0: `key` and `executable` are right. */
 static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm,

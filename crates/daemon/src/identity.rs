@@ -785,7 +785,7 @@ impl Apps {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return };
         match event.kind {
-            IdentityEventKind::Unknown => match state.identify(event.pid, true) {
+            IdentityEventKind::Unknown => match state.identify(event.pid, Some(&event.key), true) {
                 // Nobody may say that the wait of this one is over: too many files had waited.
                 Ok(Identified::Known) => {
                     state

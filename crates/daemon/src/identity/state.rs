@@ -196,6 +196,13 @@ fn stood_still(before: &kernel::Seen, after: &kernel::Seen) -> bool {
         && (after.key, after.space, after.sequence) == (before.key, before.space, before.sequence)
 }
 
+/// The user of who was asked about, if that is a thread of the process that was looked at and
+/// has another one than the first thread: what it runs is the same.
+fn user_of_thread(asked: &kernel::Key, seen: &kernel::Key) -> Option<u32> {
+    let uid = seen.uid;
+    (asked.uid != uid && kernel::Key { uid, ..*asked } == *seen).then_some(asked.uid)
+}
+
 fn bits_of(policy: &Policy, read: &ReadProgram) -> kernel::RuleBits {
     policy.met_by(&read.program).iter().collect()
 }
@@ -444,7 +451,7 @@ impl State {
         }
         let known = running
             .into_iter()
-            .filter(|pid| matches!(self.identify(*pid, tell), Ok(Identified::Known)))
+            .filter(|pid| matches!(self.identify(*pid, None, tell), Ok(Identified::Known)))
             .count();
         self.look_until = None;
         known
@@ -511,10 +518,19 @@ impl State {
 
     /// Says who a process is, if that is known. A program whose package or container is
     /// not known yet would meet a rule that asks for another one: so nobody is told of it.
-    pub(super) fn identify(&mut self, pid: u32, tell: bool) -> Result<Identified, weir_bpf::Error> {
-        let Some((seen, read)) = self.read(pid)? else {
+    /// `asked`: who was asked about, which may be a thread with a user of its own.
+    pub(super) fn identify(
+        &mut self,
+        pid: u32,
+        asked: Option<&kernel::Key>,
+        tell: bool,
+    ) -> Result<Identified, weir_bpf::Error> {
+        let Some((mut seen, mut read)) = self.read(pid)? else {
             return Ok(Identified::Gone);
         };
+        if let Some(user) = asked.and_then(|asked| user_of_thread(asked, &seen.key)) {
+            (seen.key.uid, read.program.uid) = (user, user);
+        }
         if read.is_looked_up {
             return Ok(Identified::Later);
         }
@@ -548,7 +564,7 @@ impl State {
         let mut answered = self.packages.take_answered();
         answered.append(&mut self.containers.take_answered());
         for pid in answered {
-            match self.identify(pid, true) {
+            match self.identify(pid, None, true) {
                 // It waits again: dpkg has written meanwhile.
                 Ok(Identified::Later) => (),
                 Ok(found) => {
@@ -647,6 +663,23 @@ mod tests {
         let mut other = seen(1, 4);
         other.key.set[0] = 3;
         assert!(!stood_still(&seen(1, 4), &other));
+    }
+
+    #[test]
+    fn a_thread_differs_from_its_process_by_the_user_alone() {
+        let key = kernel::Key {
+            set: [1, 2],
+            cgroup: 3,
+            uid: 0,
+            space: 4,
+            anonymous: false,
+            altered: false,
+        };
+        let of = |uid, cgroup| kernel::Key { uid, cgroup, ..key };
+        assert_eq!(user_of_thread(&of(33, 3), &key), Some(33));
+        assert_eq!(user_of_thread(&key, &of(33, 3)), Some(0));
+        assert_eq!(user_of_thread(&key, &key), None);
+        assert_eq!(user_of_thread(&of(33, 5), &key), None, "another group");
     }
 
     #[test]
