@@ -215,6 +215,13 @@ fn root_a_unit_is_a_part_of_the_path_of_the_control_group() {
     let other: Vec<_> = other.iter().map(String::as_str).collect();
     may_and_may_not(&host, &shop, &other);
     may_and_may_not(&host, &shop, &[PYTHON, "-c", CONNECT, "8080"]);
+    // A user's own manager gives him what is below it, with whatever names he likes.
+    let manager = host.cgroup.join("user@1000.service");
+    fs::create_dir(&manager).unwrap();
+    let claimed = within("user@1000.service/shop-1.service");
+    let claimed: Vec<_> = claimed.iter().map(String::as_str).collect();
+    may_and_may_not(&host, &shop, &claimed);
+    fs::remove_dir(manager.join("shop-1.service")).unwrap();
 }
 
 /// A server on these addresses, outside of the control group.

@@ -143,7 +143,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "unit",
                 NONE,
-                "The systemd unit, by a part of the control group's path; * stands for any text.",
+                "The systemd unit, by a part of the control group's path; * stands for any text. A rule that allows is not met by a name below another unit.",
             ),
             key(
                 "container",

@@ -28,5 +28,5 @@ pub use names::NamePattern;
 pub use program::{Container, Object, Program, aggregate};
 pub use rule::{
     AppConfig, CgroupPattern, Condition, Criterion, Label, Level, MAX_PEERS, MAX_RULES, Peer,
-    Peers, Pinned, Protocols, Rule, Unknown, Upgrades, Verdict, Where,
+    Peers, Pinned, Protocols, Rule, Unknown, Upgrades, Verdict, Where, split_at_unit,
 };

@@ -220,6 +220,23 @@ impl fmt::Display for CgroupPattern {
     }
 }
 
+/// Divides the path of a control group behind the first service, scope or other unit that has
+/// processes: those before are systemd's own. Below it systemd makes no units. Who is
+/// there makes groups as he likes: a user with his own manager (`user@1000.service`), or root in
+/// a container.
+pub fn split_at_unit(cgroup: &str) -> (&str, &str) {
+    let mut end = 0;
+    for part in cgroup.split_inclusive('/') {
+        end += part.len();
+        let part = part.strip_suffix('/').unwrap_or(part);
+        let kinds = [".service", ".scope", ".socket", ".mount", ".swap"];
+        if kinds.iter().any(|kind| part.ends_with(kind)) {
+            break;
+        }
+    }
+    cgroup.split_at(end)
+}
+
 /// Does `text` fit a pattern in which `*` is any text? In linear time but for the number
 /// of `*`.
 fn fits(pattern: &str, text: &str) -> bool {
@@ -302,6 +319,8 @@ enum Answer {
     No,
     /// A digest, or a label, that would tell is not known.
     Open,
+    /// Somebody says so who may say what he likes.
+    Claimed,
 }
 
 /// A condition of a rule on the program.
@@ -319,11 +338,13 @@ impl Condition {
     /// Where a digest or a container's labels are not known that would tell: nothing says that
     /// the program is what a rule names, so an unnegated condition is not met. "Not this one"
     /// cannot be shown either: then a rule that allows does not hold, and one that denies does.
+    /// So it is with what is only claimed, negated or not.
     pub fn is_met(&self, program: &Program, verdict: Verdict) -> bool {
         match (self.answer(program), self.is_negated) {
             (Answer::Yes, negated) => !negated,
             (Answer::No, negated) => negated,
             (Answer::Open, negated) => negated && verdict.holds_for_any(),
+            (Answer::Claimed, _) => verdict.holds_for_any(),
         }
     }
 
@@ -360,8 +381,13 @@ impl Condition {
                     .any(|pattern| pattern.contains(&program.cgroup)),
             ),
             Criterion::Unit(units) => {
-                let mut parts = program.cgroup.split('/');
-                known(parts.any(|part| units.iter().any(|unit| fits(unit, part))))
+                let is_one = |part: &str| units.iter().any(|unit| fits(unit, part));
+                let (own, delegated) = split_at_unit(&program.cgroup);
+                match (own.split('/').any(is_one), delegated.split('/').any(is_one)) {
+                    (true, _) => Answer::Yes,
+                    (false, true) => Answer::Claimed,
+                    (false, false) => Answer::No,
+                }
             }
             Criterion::Container(wanted) => match &program.container {
                 Container::None => Answer::No,

@@ -17,6 +17,7 @@ use weir_identity::{
     Container, Digest, Object, Program, Protocols,
     decision::{DecidedBy as Says, Flow, Holder},
     policy::Policy,
+    split_at_unit,
 };
 
 use super::{
@@ -255,7 +256,9 @@ fn state_name(kind: Protocols, state: u8, is_connected: bool) -> &'static str {
 }
 
 fn unit_of(cgroup: &str) -> Option<String> {
-    let mut parts = cgroup.rsplit('/');
+    // What is below it is whatever somebody calls it.
+    let (own, _) = split_at_unit(cgroup);
+    let mut parts = own.trim_end_matches('/').rsplit('/');
     let is_unit = |part: &&str| {
         [".service", ".scope", ".socket"]
             .iter()

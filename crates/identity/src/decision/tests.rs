@@ -447,6 +447,69 @@ fn control_groups_are_named_by_patterns() {
     }
 }
 
+/// Below a unit that has processes anybody may be who has it: a user, or root in a container.
+#[test]
+fn a_unit_is_what_systemd_has_made_and_no_group_below_it() {
+    let of = |key: &str, cgroup: &str| {
+        ["allow", "drop"].map(|verdict| {
+            let text = format!("[app.rules.a]\nverdict = '{verdict}'\n{key}");
+            let (config, _) = parsed(&text).unwrap();
+            let program = Program {
+                cgroup: cgroup.to_owned(),
+                ..Program::default()
+            };
+            config.rules[0].is_about(&program)
+        })
+    };
+    let manager = "/user.slice/user-1000.slice/user@1000.service";
+    let (unit, not) = (
+        "unit = 'sshd.service'",
+        "unit = 'sshd.service'\nnot = 'unit'",
+    );
+    for (key, cgroup, is) in [
+        (unit, "/system.slice/sshd.service".to_owned(), [true, true]),
+        (
+            unit,
+            "/system.slice/sshd.service/main".to_owned(),
+            [true, true],
+        ),
+        (not, "/system.slice/sshd.service".to_owned(), [false, false]),
+        (
+            unit,
+            format!("{manager}/app.slice/sshd.service"),
+            [false, true],
+        ),
+        (
+            not,
+            format!("{manager}/app.slice/sshd.service"),
+            [false, true],
+        ),
+        (
+            unit,
+            "/system.slice/docker-0af.scope/sshd.service".to_owned(),
+            [false, true],
+        ),
+        (
+            unit,
+            format!("{manager}/app.slice/a.service"),
+            [false, false],
+        ),
+        (not, format!("{manager}/app.slice/a.service"), [true, true]),
+        (
+            "unit = 'user@*.service'",
+            format!("{manager}/app.slice/a.service"),
+            [true, true],
+        ),
+        (
+            "unit = 'user.slice'",
+            format!("{manager}/app.slice/a.service"),
+            [true, true],
+        ),
+    ] {
+        assert_eq!(of(key, &cgroup), is, "{key}: {cgroup}");
+    }
+}
+
 #[test]
 fn containers_are_meant_by_their_labels() {
     let labels = |all: &[(&str, &str)]| {
