@@ -181,8 +181,9 @@ pub(super) fn threads_of_ended(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Reads a process by one of its threads, which is as `seen` says, without its arguments, with the package of its
-/// executable and the labels of its container if these are given; `None`: it is gone.
+/// Reads a process by one of its threads, which is as `seen` says, without its arguments, with
+/// the package of its executable and the labels of its container if these are given; `None`: it
+/// is gone.
 pub(super) fn read(
     (pid, thread): (u32, u32),
     seen: &Seen,
