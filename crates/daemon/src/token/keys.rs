@@ -63,7 +63,7 @@ pub enum KeysError {
     /// All ids are used up.
     #[error("{}: all ids from 1 to 255 are used; remove files of keys that were retired long ago", .0.display())]
     Full(PathBuf),
-    /// It would sign at no time.
+    /// The new key would sign at no time.
     #[error(
         "a key that signs from {wanted} on never does: key {id} signs, and has since {since}, and of several the one does that began last; allowed: a later time, without --sign-from now"
     )]
