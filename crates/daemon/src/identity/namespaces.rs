@@ -23,7 +23,7 @@ const MAX_NAMESPACES: usize = 4096;
 const NAMES: &str = "/run/netns";
 const MAX_NAMES: usize = 4096;
 /// The file system of namespaces (linux/magic.h, NSFS_MAGIC).
-const NSFS: i64 = 0x6e73_6673;
+const NSFS: u32 = 0x6e73_6673;
 
 /// The namespaces that rules name by files, by their inodes; `None`: there is none at that file.
 pub(super) type NamedNamespaces = BTreeMap<PathBuf, Option<u64>>;
@@ -45,7 +45,7 @@ pub(super) fn namespace_at(file: &Path) -> Option<u64> {
         return None;
     }
     // By its path: to open a pipe waits for who writes to it.
-    let is_namespace = statfs(file).is_ok_and(|of| of.f_type as i64 == NSFS);
+    let is_namespace = statfs(file).is_ok_and(|of| of.f_type as u32 == NSFS);
     is_namespace.then(|| inode(file)).flatten()
 }
 
