@@ -99,12 +99,11 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     }
     if let Some(SshLogin { port, .. }) = SshLogin::of_this_process()
         && !args.force
+        && !review::lets_in(&learned, port, args.unreviewed)
     {
-        if !review::lets_in(&learned, port, args.unreviewed) {
-            bail!(
-                "this login came in at port {port}/tcp, and nothing that was reviewed allows that: it would be cut. Learn and review a connection to it, or add a rule (weir app allow); --force enforces all the same"
-            );
-        }
+        bail!(
+            "this login came in at port {port}/tcp, and nothing that was reviewed allows that: it would be cut. Learn and review a connection to it, or add a rule (weir app allow); --force enforces all the same"
+        );
     }
     let warnings = file.put(common, Some(text))?;
     warnings.into_iter().try_for_each(show::line)?;
