@@ -274,6 +274,7 @@ fn mistakes(config: &str) -> Option<String> {
             "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw",
         ),
         ("tower.token", "a token"),
+        ("daf.secret", "a secret"),
         ("tower.pem", &authorities),
         ("zmq.key", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
     ] {
@@ -281,11 +282,29 @@ fn mistakes(config: &str) -> Option<String> {
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
     }
+    let mut config = config;
+    if config.contains("[token") {
+        let keys = dir.path().join("token-keys");
+        let mut make = Command::new(WEIR);
+        let made = make.args(["token", "key", "new", "--keys"]).arg(&keys);
+        assert!(made.output().unwrap().status.success());
+        if !config.contains("keys = ") {
+            let keys = format!("[token]\nkeys = \"{}\"\n", keys.display());
+            config = match config.contains("[token]\n") {
+                true => config.replacen("[token]\n", &keys, 1),
+                false => format!("{config}\n{keys}"),
+            };
+        }
+    }
     let fail2ban = dir.path().join("fail2ban");
     fs::create_dir(&fail2ban).unwrap();
     fs::write(fail2ban.join("jail.conf"), "").unwrap();
     let config = config
         .replace("/etc/weir/", &format!("{}/", dir.path().display()))
+        .replace(
+            "/etc/daf/secret",
+            &dir.path().join("daf.secret").display().to_string(),
+        )
         .replace("/etc/fail2ban", &fail2ban.display().to_string());
     fs::write(&path, &config).unwrap();
     let mut check = Command::new(WEIR);

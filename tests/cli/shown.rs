@@ -399,7 +399,9 @@ fn check_shows_all_of_it_and_tries_what_can_be_tried() {
     // A sound file that this host cannot do: named, exit code 1.
     fs::create_dir(host.path("keys")).unwrap();
     host.configure(&format!(
-        "[token]\nkeys = \"{dir}/keys\"\nsign_to = [\"192.0.2.0/24\"]\n"
+        "[token]\nkeys = \"{dir}/keys\"\n[token.require.web]\nports = [\"8080/tcp\"]\n\
+         aggregate = \"{}\"\n",
+        "0".repeat(64)
     ));
     let check = host.weir(&["check"]);
     assert_eq!(check.code, 1, "{}{}", check.out, check.err);
