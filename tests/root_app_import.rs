@@ -50,7 +50,7 @@ fn root_rules_of_daf_hold_as_weirs() {
          ctl-fw -A -c OUTPUT -v ACCEPT -p tcp --dport 8080 --sng-hash {curl}\n"
     );
     fs::write(&script, text).unwrap();
-    curl_alone_passes("import-daf", &imported("daf", &script));
+    curl_alone_passes("daf", &imported("daf", &script));
 }
 
 #[test]
@@ -81,5 +81,5 @@ fn root_rules_of_opensnitch_hold_as_weirs() {
         );
         fs::write(dir.path().join(format!("{name}.json")), text).unwrap();
     }
-    curl_alone_passes("import-snitch", &imported("opensnitch", dir.path()));
+    curl_alone_passes("snitch", &imported("opensnitch", dir.path()));
 }

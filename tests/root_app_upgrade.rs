@@ -410,7 +410,7 @@ fn root_a_rule_by_path_follows_an_upgrade_of_an_rpm() {
     let built = ["1.0", "2.0", "3.0"].map(|version| rpm.build(version));
     rpm.install(&built[0]);
     let path = rpm.package.path();
-    let Some(mut host) = TestHost::new("upgrade-rpm", &rules(&path, "follow")) else {
+    let Some(mut host) = TestHost::new("rpm", &rules(&path, "follow")) else {
         return;
     };
     connects(&host, &path, "1.0");
