@@ -22,6 +22,9 @@
 #ifndef WEIR_TOKEN_FORWARD_H
 #define WEIR_TOKEN_FORWARD_H
 
+/* What is for a gateway alone, in all that follows. */
+#define TOKEN_GATEWAY
+
 #include <linux/pkt_cls.h>
 #include "token/match.h"
 

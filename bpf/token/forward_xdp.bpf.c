@@ -5,7 +5,6 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#define TOKEN_GATEWAY
 #define TOKEN_XDP
 /* The context, and how it is read, in all that follows. */
 #define __sk_buff	   xdp_md

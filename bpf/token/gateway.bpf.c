@@ -2,7 +2,6 @@
 /* What a gateway does on tc: it judges what it forwards (forward.h), and overwrites
  * tokens of others (strip.h). An object of its own, over the tables of token.bpf.c: hosts
  * that are no gateway have nothing of it. */
-#define TOKEN_GATEWAY
 #include "token/strip.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
