@@ -117,7 +117,7 @@ fn root_curl_proves_what_it_is_and_nobody_else_gets_in() {
         );
     }
     assert!(server.outcome("valid") >= 4 && server.outcome("proven") >= 4);
-    assert!(server.token()["requirements"][0]["dropped"].as_u64() > Some(4));
+    assert!(server.token()["requirements"][0]["refused"].as_u64() > Some(4));
     let shown = server.weir.done(&["status"]);
     assert!(shown.contains("web 8080/tcp: "), "{shown}");
 
