@@ -388,8 +388,8 @@ fn root_keys_change_while_many_connections_begin() {
         .args(client.entered(&words))
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    let mut many = client.space.spawn(command).unwrap();
     let valid = server.outcome("valid");
+    let mut many = client.space.spawn(command).unwrap();
     let goes_on = |what: &str| {
         let before = server.outcome("valid");
         soon(what, || {
