@@ -261,7 +261,7 @@ fn mistakes(config: &str) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.toml");
     // Which interfaces there are is this machine's affair.
-    let config = if config.contains("interfaces") {
+    let mut config = if config.contains("interfaces") {
         config.to_owned()
     } else {
         format!("interfaces = [\"lo\"]\n{config}")
@@ -282,7 +282,6 @@ fn mistakes(config: &str) -> Option<String> {
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
     }
-    let mut config = config;
     if config.contains("[token") {
         let keys = dir.path().join("token-keys");
         let mut make = Command::new(WEIR);

@@ -144,7 +144,7 @@ const RPM: &str = "/var/lib/rpm";
 /// The same program as a package of rpm's.
 struct Rpm {
     package: Package,
-    /// There was a database before.
+    /// The directory was there before: whatever kind of database it has is not ours.
     is_older: bool,
 }
 
@@ -152,7 +152,7 @@ impl Rpm {
     fn new(what: &str) -> Self {
         Self {
             package: Package::new(what),
-            is_older: Path::new(RPM).join("rpmdb.sqlite").exists(),
+            is_older: Path::new(RPM).exists(),
         }
     }
 
