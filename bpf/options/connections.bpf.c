@@ -10,7 +10,7 @@
 #include <linux/errno.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "abi/inject.h"
+#include "options/maps.h"
 
 #define TCP_SYN	 0x02
 #define AF_INET	 2
@@ -25,21 +25,6 @@ const volatile struct {
 	struct inject_option options[INJECT_TCP_OPTIONS];
 } inject = {};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, INJECT_NETWORKS);
-	__type(key, struct inject_network);
-	__type(value, __u32);
-} inject_networks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, INJECT_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} inject_counters SEC(".maps");
-
 /* Of a connection: whether the kernel had room in the segment that it is making. What
  * another program has got room for is not to be written over. */
 struct {
@@ -49,19 +34,9 @@ struct {
 	__type(value, __u32);
 } inject_room SEC(".maps");
 
-static __always_inline void count(enum inject_count what)
-{
-	__u32 key = what;
-	__u64 *number = bpf_map_lookup_elem(&inject_counters, &key);
-
-	if (number)
-		__sync_fetch_and_add(number, 1);
-}
-
 static __always_inline int is_chosen(struct bpf_sock_ops *ctx)
 {
 	struct inject_network to = {.bits = 128};
-	const __u32 *is_named;
 	__u32 *words;
 
 	if (inject.local_port && inject.local_port != ctx->local_port)
@@ -82,8 +57,7 @@ static __always_inline int is_chosen(struct bpf_sock_ops *ctx)
 	} else {
 		return 0;
 	}
-	is_named = bpf_map_lookup_elem(&inject_networks, &to);
-	return is_named && *is_named;
+	return is_named(&to);
 }
 
 /* Has the kernel ask for what it is to write in each segment. */

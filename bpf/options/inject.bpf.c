@@ -21,7 +21,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "abi/inject.h"
+#include "options/maps.h"
 
 #define FRAGMENT 0x3fff /* of frag_off: more fragments, or an offset */
 #define TCP_SYN	 0x02
@@ -53,21 +53,6 @@ const volatile struct {
 	__u8 ext[INJECT_EXTENSIONS];
 } inject = {};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, INJECT_NETWORKS);
-	__type(key, struct inject_network);
-	__type(value, __u32);
-} inject_networks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, INJECT_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} inject_counters SEC(".maps");
-
 /* What moves. */
 struct inject_moved {
 	__u8 bytes[INJECT_MOVED];
@@ -94,22 +79,15 @@ struct packet {
 
 static __always_inline int finish(enum inject_count what)
 {
-	__u32 key = what;
-	__u64 *count = bpf_map_lookup_elem(&inject_counters, &key);
-
-	if (count)
-		(*count)++;
+	count(what);
 	return what == INJECT_BROKEN ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 static __always_inline int is_meant(const struct inject_network *to, __u8 protocol)
 {
-	const __u32 *is_named;
-
 	if (inject.protocol < 256 && inject.protocol != protocol)
 		return 0;
-	is_named = bpf_map_lookup_elem(&inject_networks, to);
-	return is_named && *is_named;
+	return is_named(to);
 }
 
 /* 0: it is IP of a chosen network and protocol. */
