@@ -50,6 +50,27 @@ impl ControlGroup {
         })
     }
 
+    /// Attaches a program here for as long as the link is held.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn link(
+        &self,
+        program: BorrowedFd<'_>,
+        kind: sys::bpf_attach_type,
+        what: &dyn Fn() -> String,
+    ) -> Result<OwnedFd> {
+        let group = self.directory.as_raw_fd();
+        // SAFETY: options may be null.
+        let fd =
+            unsafe { sys::bpf_link_create(program.as_raw_fd(), group, kind, std::ptr::null()) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd)).context(what);
+        }
+        // SAFETY: a non-negative answer is a new descriptor, and ours.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
     /// Attaches a program here, and pins the link. What is attached here by that pin gets this
     /// program; a link to another group goes.
     ///
@@ -73,15 +94,7 @@ impl ControlGroup {
                 return Ok(());
             }
         }
-        let group = self.directory.as_raw_fd();
-        // SAFETY: options may be null.
-        let fd =
-            unsafe { sys::bpf_link_create(program.as_raw_fd(), group, kind, std::ptr::null()) };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd)).context(what);
-        }
-        // SAFETY: a non-negative answer is a new descriptor, and ours.
-        let link = unsafe { OwnedFd::from_raw_fd(fd) };
+        let link = self.link(program, kind, what)?;
         // In one step: a daemon that is killed between two would leave nobody who judges. Without
         // a dot, which the BPF file system refuses.
         let mut next = pin.as_os_str().to_owned();

@@ -2,14 +2,9 @@
 //! (`bpf/options/connections.bpf.c`).
 
 use std::{
-    fs, io,
     mem::MaybeUninit,
     net::IpAddr,
-    os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
-    path::PathBuf,
+    os::fd::{AsFd, OwnedFd},
 };
 
 use libbpf_rs::{
@@ -21,6 +16,7 @@ use super::{InjectCounts, put_networks, read_counts};
 use crate::{
     abi,
     error::{Context, Error, Result},
+    group_link::ControlGroup,
     identity::CgroupAt,
     object,
     skeleton::connections::ConnectionsSkelBuilder,
@@ -48,9 +44,7 @@ pub struct ConnectionConfig {
 pub struct ConnectionInjector {
     link: OwnedFd,
     counters: MapHandle,
-    cgroup: PathBuf,
-    /// The group's id.
-    inode: u64,
+    cgroup: CgroupAt,
 }
 
 impl ConnectionInjector {
@@ -86,34 +80,21 @@ impl ConnectionInjector {
         inject.remote_port = config.remote_port.unwrap_or(0).into();
         let skel = open.load().context(what)?;
         put_networks(&skel.maps.inject_networks, &config.networks)?;
-        let shown = || format!("use the control group {}", cgroup.path().display());
-        let group = fs::File::open(cgroup.path()).context(shown)?;
-        let inode = group.metadata().context(shown)?.ino();
-        // SAFETY: options may be null.
-        let fd = unsafe {
-            sys::bpf_link_create(
-                skel.progs.weir_inject_connections.as_fd().as_raw_fd(),
-                group.as_raw_fd(),
-                sys::BPF_CGROUP_SOCK_OPS,
-                std::ptr::null(),
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd))
-                .context(|| format!("put options on connections of {}", cgroup.path().display()));
-        }
+        let what_link = || format!("put options on connections of {}", cgroup.path().display());
+        let group = ControlGroup::open(cgroup.path())?;
+        let group = group.ok_or_else(|| Error::refused(what_link(), "it is gone"))?;
+        let program = skel.progs.weir_inject_connections.as_fd();
+        let link = group.link(program, sys::BPF_CGROUP_SOCK_OPS, &what_link)?;
         Ok(Self {
-            // SAFETY: a non-negative answer is a new descriptor, and ours.
-            link: unsafe { OwnedFd::from_raw_fd(fd) },
+            link,
             counters: MapHandle::try_from(&skel.maps.inject_counters).context(what)?,
-            cgroup: cgroup.path().to_owned(),
-            inode,
+            cgroup: cgroup.clone(),
         })
     }
 
     /// Whether the control group is there.
     pub fn is_there(&self) -> bool {
-        fs::metadata(&self.cgroup).is_ok_and(|group| group.ino() == self.inode)
+        self.cgroup.is_at(self.cgroup.path())
     }
 
     /// Segments so far, by what became of them.
