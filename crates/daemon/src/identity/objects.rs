@@ -272,7 +272,8 @@ impl Objects {
         }
         let share = (self.most_leases / OWNERS).max(1);
         let has = self.by_owner.get(&writers.owner).copied().unwrap_or(0);
-        has < share && (!self.is_full() || self.known.values().any(Known::is_leased_of_root))
+        let of_others: usize = self.by_owner.values().sum();
+        has < share && (!self.is_full() || of_others < self.leases)
     }
 
     /// Makes it, if there is any.
