@@ -519,7 +519,8 @@ fn served(backend: &str) {
         let all = counted[of].as_array().unwrap().iter();
         all.map(|one| one[key].as_u64().unwrap()).sum()
     };
-    assert!(sum("reals", "flows") >= 40, "{counted}");
+    // A client may use the port of a flow that its real has reset: no new one, then.
+    assert!(sum("reals", "flows") >= 36, "{counted}");
     assert_eq!(
         sum("reals", "packets"),
         sum("services", "packets"),
