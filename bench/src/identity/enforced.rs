@@ -14,8 +14,8 @@ use std::{
 
 use anyhow::Context;
 use weir_bpf::identity::{
-    CgroupAt, Handle, Identity, IdentityEventKind, Key, Loaded, Policy, Rule, RuleBits, Unknown,
-    Verdict, detach,
+    CgroupAt, Handle, Identity, IdentityEventKind, Key, Level, Loaded, Policy, Rule, RuleBits,
+    Unknown, Verdict, detach,
 };
 
 /// Where pins of instances are.
@@ -80,14 +80,20 @@ impl Enforced {
         &self.instance
     }
 
-    /// Fills, then attaches. `knows`: it is said of the client who it is.
-    pub fn start(cgroup: &Path, size: Size, knows: bool) -> anyhow::Result<Self> {
+    /// Fills, then attaches. `knows`: it is said of the client who it is. `level`: by name;
+    /// `None`: the best that the kernel has.
+    pub fn start(
+        cgroup: &Path,
+        size: Size,
+        knows: bool,
+        level: Option<Level>,
+    ) -> anyhow::Result<Self> {
         let name = cgroup
             .file_name()
             .context("a control group below the root")?;
         let instance = name.to_string_lossy().into_owned();
         let at = CgroupAt::open(Some(cgroup))?;
-        let (identity, loaded) = Identity::load(Path::new(ROOT), &instance, &at)?;
+        let (identity, loaded) = Identity::load_at(Path::new(ROOT), &instance, &at, level)?;
         let identity = Arc::new(identity);
         let all: RuleBits = (0..size.rules).collect();
         let mut known = vec![(Handle::new(1, 1), all)];

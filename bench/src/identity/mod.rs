@@ -18,7 +18,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use weir_bpf::identity::missing;
+use weir_bpf::identity::{Level, level, missing};
 
 use client::Reached;
 pub use client::{ClientArgs, run as client};
@@ -31,6 +31,9 @@ use crate::report::Report;
 /// What rows are called in which rules are in force, at whichever level the kernel has; runs
 /// that are committed have them by this name.
 const LEVEL: &str = "strict";
+/// The level that kernels without the best one have, by name, also where there is a better
+/// one.
+const PUSH: &str = "push";
 /// What is known in the target rows.
 const SMALL: Size = Size {
     programs: 10,
@@ -64,10 +67,11 @@ pub struct IdentityArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Through {
     Nothing,
-    /// `knows`: the client is a known program.
+    /// `knows`: the client is a known program. `level`: by name; `None`: the best one.
     Weir {
         size: Size,
         knows: bool,
+        level: Option<Level>,
     },
     /// Weir with a client that is known, and tokens.
     Tokens(TokenUse),
@@ -125,14 +129,27 @@ const NONE: Through = Through::Nothing;
 const KNOWN: Through = Through::Weir {
     size: SMALL,
     knows: true,
+    level: None,
+};
+const KNOWN_AT_PUSH: Through = Through::Weir {
+    size: SMALL,
+    knows: true,
+    level: Some(Level::Push),
 };
 const UNKNOWN: Through = Through::Weir {
     size: SMALL,
     knows: false,
+    level: None,
+};
+const UNKNOWN_AT_PUSH: Through = Through::Weir {
+    size: SMALL,
+    knows: false,
+    level: Some(Level::Push),
 };
 const MANY: Through = Through::Weir {
     size: LARGE,
     knows: true,
+    level: None,
 };
 
 /// What the client does, and how it is named in rows.
@@ -185,6 +202,7 @@ const LOADS: [Load; 7] = [
         through: &[
             ("none", NONE),
             (LEVEL, KNOWN),
+            (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
@@ -200,6 +218,7 @@ const LOADS: [Load; 7] = [
         through: &[
             ("none", NONE),
             (LEVEL, KNOWN),
+            (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
@@ -215,6 +234,7 @@ const LOADS: [Load; 7] = [
         through: &[
             ("none", NONE),
             (LEVEL, KNOWN),
+            (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
@@ -230,6 +250,7 @@ const LOADS: [Load; 7] = [
         through: &[
             ("none", NONE),
             (LEVEL, KNOWN),
+            (PUSH, KNOWN_AT_PUSH),
             ("strict, 1000 programs and 100 rules", MANY),
             ("conntrack", Through::Conntrack),
             ("nfqueue", QUEUE),
@@ -285,7 +306,7 @@ const LOADS: [Load; 7] = [
         args: &["--load", "connect", "--remap"],
         unit: "µs",
         scale: 1e-3,
-        through: &[("none", NONE), (LEVEL, UNKNOWN)],
+        through: &[("none", NONE), (LEVEL, UNKNOWN), (PUSH, UNKNOWN_AT_PUSH)],
         is_latency: true,
         counts_connections: false,
     },
@@ -299,6 +320,9 @@ pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
         eprintln!("skipped: opensnitch: {why:#}");
     }
     let lacks = missing();
+    if let Err(lacks) = level(Some(Level::Push)) {
+        eprintln!("{PUSH}: left out: this kernel lacks {}", lacks.join(", "));
+    }
     if !lacks.is_empty() {
         eprintln!("{LEVEL}: left out: this kernel lacks {}", lacks.join(", "));
     }
@@ -310,7 +334,7 @@ pub fn run(args: &IdentityArgs) -> anyhow::Result<()> {
                 family,
                 to,
                 targets: match load.name != "queries" && family.is_empty() {
-                    true => &[LEVEL],
+                    true => &[LEVEL, PUSH],
                     false => &[],
                 },
                 has_level: lacks.is_empty(),
@@ -354,6 +378,10 @@ impl Rows<'_> {
             let has_form = through != Through::Tokens(TokenUse::Daf) || self.family.is_empty();
             let has_program = match through {
                 Through::OpenSnitch => self.site.has_opensnitch(),
+                Through::Weir {
+                    level: Some(wanted),
+                    ..
+                } => level(Some(wanted)).is_ok(),
                 _ => self.has_level || !through.is_weir(),
             };
             has_form && has_program
@@ -429,7 +457,7 @@ impl Rows<'_> {
 
 /// What it adds to a byte on each of many connections that the rules have changed since.
 fn sockets_row(report: &mut Report, site: &Site, rounds: usize) -> anyhow::Result<()> {
-    let enforced = Enforced::start(&site.cgroup, SMALL, true)?;
+    let enforced = Enforced::start(&site.cgroup, SMALL, true, None)?;
     let number = SOCKETS.to_string();
     let words = ["--load", "sockets", "--number", &number, "--to", "10.9.0.2"];
     let mut command = site.command(&words)?;

@@ -196,8 +196,8 @@ impl<'a> Gate<'a> {
                 tokens.resume(used, (client, CLIENT_DEVICE))?;
                 Ok(gate)
             }
-            Through::Weir { size, knows } => Ok(Self::Weir {
-                _enforced: Box::new(Enforced::start(&site.cgroup, size, knows)?),
+            Through::Weir { size, knows, level } => Ok(Self::Weir {
+                _enforced: Box::new(Enforced::start(&site.cgroup, size, knows, level)?),
             }),
             Through::SingleSegments => {
                 let index = client.ifindex(CLIENT_DEVICE)?;

@@ -138,7 +138,7 @@ impl Tokens {
     /// Loads everything for the control groups of the client and of the server, and
     /// attaches nothing.
     pub fn load(client: &Path, server: &Path) -> anyhow::Result<Self> {
-        let enforced = Enforced::start(client, SMALL, true)?;
+        let enforced = Enforced::start(client, SMALL, true, None)?;
         let instance = enforced.instance().to_owned();
         let signing = Side::load(&instance, client, Some(&enforced.identity))?;
         signing
