@@ -13,9 +13,11 @@
  *     receiver cannot put together the others, which pass. A part of TCP that could
  *     overwrite the flags of the first one does not (RFC 1858).
  *   - what a frame has behind its packet is no part of it.
- *   - IPv6: more than six headers before the ports are malformed.
+ *   - IPv6: more than six headers before the ports are malformed, and so is a chain of
+ *     them that does not end in this packet, or in its first part (RFC 7112).
  *   - ICMP errors about an answer of a protected port pass if they are about a flow that
- *     has proved itself.
+ *     has proved itself. Those that come in parts do not, nor those that do not say whom
+ *     they are about.
  *   - what is neither TCP nor UDP passes.
  *
  * It fails closed: who cannot be judged is dropped. */
@@ -232,8 +234,11 @@ struct forward_path {
 	__u8 next;	     /* its protocol */
 	__u8 is_later;	     /* a part of a packet behind the first one */
 	__u8 is_overlapping; /* of one that could overwrite what the first one says */
-	__u8 pad;
+	__u8 is_first;	     /* the first one of several */
 };
+
+/* Bytes of the least IPv6 header between those of IP and of what is carried. */
+#define EXTENSION_LEAST 8
 
 /* 0: read; the addresses are in packet->flow. -1: they are not. 1: malformed behind
  * them. */
@@ -256,6 +261,7 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 			return 1;
 		offset = bpf_ntohs(ip.frag_off) & 0x1fff;
 		path->is_later = offset != 0;
+		path->is_first = !offset && ip.frag_off & bpf_htons(0x2000);
 		path->is_overlapping = offset == 1 && ip.protocol == IPPROTO_TCP;
 		path->next = ip.protocol;
 		path->at = base + ip.ihl * 4;
@@ -279,7 +285,10 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
 			    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
 				break;
-			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+			/* What is behind the packet in its frame ends no chain: the next
+			 * part goes on with it. */
+			if (!is_within(packet, at, EXTENSION_LEAST) ||
+			    bpf_skb_load_bytes(skb, at, head, sizeof(head)))
 				return 1;
 			if (next == IPPROTO_FRAGMENT) {
 				/* What is behind it is data of some header. Of which
@@ -290,6 +299,7 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 						!head[2] && (head[3] & 0xf8) == 8;
 					return 0;
 				}
+				path->is_first = head[3] & 1;
 				head[1] = 0;
 			}
 			if (next == IPPROTO_DSTOPTS &&
@@ -342,11 +352,14 @@ static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packe
 	    !is_icmp_error(outer->protocol, type))
 		return MATCH;
 	packet.link = outer->link;
-	/* What cannot be told apart is about no flow that is known. */
+	/* Its receiver may find out what it is about where this does not. */
 	if (read_path(skb, at + 8, &packet, &quoted) || quoted.is_later ||
-	    (quoted.next != IPPROTO_TCP && quoted.next != IPPROTO_UDP) ||
-	    bpf_skb_load_bytes(skb, quoted.at, ports, sizeof(ports)))
+	    quoted.next == IPPROTO_AH)
+		return judge_malformed(outer, control);
+	if (quoted.next != IPPROTO_TCP && quoted.next != IPPROTO_UDP)
 		return MATCH;
+	if (bpf_skb_load_bytes(skb, quoted.at, ports, sizeof(ports)))
+		return judge_malformed(outer, control);
 	/* As the flow comes in. `identity` has nothing else here. */
 	__builtin_memcpy(packet.identity, packet.flow.source, 16);
 	__builtin_memcpy(packet.flow.source, packet.flow.dest, 16);
@@ -379,6 +392,7 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 	struct forward_path path = {};
 	int said = read_path(skb, base, packet, &path);
 	__be16 ports[2];
+	__u8 type;
 
 	if (said < 0)
 		return MATCH;
@@ -409,6 +423,10 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 		return FORWARD_READ;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
+		/* What it is about may stand in the next part. */
+		if (path.is_first && (bpf_skb_load_bytes(skb, path.at, &type, 1) ||
+				      is_icmp_error(path.next, type)))
+			return judge_malformed(packet, control);
 		packet->transport = path.at;
 		return FORWARD_ICMP;
 	}

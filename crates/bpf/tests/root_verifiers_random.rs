@@ -428,6 +428,13 @@ fn change(frame: &mut Vec<u8>, random: &mut Random) {
             let part: u16 = random.of(&[0x2000, 0x2000, 1, 0x2009]);
             frame[20..22].copy_from_slice(&part.to_be_bytes());
         }
+        // A chain of headers that what is behind the packet ends.
+        5 if frame.len() > 70 && frame[12] != 8 => {
+            frame[20] = random.of(&[0, 43, 60]);
+            frame[54..62].copy_from_slice(&[60, 0, 1, 4, 0, 0, 0, 0]);
+            frame[18..20].copy_from_slice(&[0, 8]);
+            frame[62..64].copy_from_slice(&[random.of(&[6, 17, 58, 59]), 0]);
+        }
         _ => {}
     }
 }
@@ -690,6 +697,8 @@ struct Asked<'f> {
     frame: &'f [u8],
     packet: &'f [u8],
     ports: Option<Ports>,
+    /// It is of IPv6, its chain of headers does not end in it, and it is to this address.
+    open_to: Option<IpAddr>,
     /// It is as long as it says, in one piece, and of the family that its frame names: each
     /// verifier says the same of it.
     is_plain: bool,
@@ -707,6 +716,7 @@ impl<'f> Asked<'f> {
             frame,
             packet,
             ports,
+            open_to: open_chain(packet).filter(|_| is_of_family),
         }
     }
 
@@ -732,6 +742,27 @@ impl<'f> Asked<'f> {
         }
         all.into()
     }
+}
+
+/// Whom a packet of IPv6 is for, or its first part, whose chain of headers goes on behind its
+/// end: what it carries is not there.
+fn open_chain(packet: &[u8]) -> Option<IpAddr> {
+    let head: &[u8; 40] = packet.first_chunk().filter(|head| head[0] >> 4 == 6)?;
+    let end = stated_length(packet).min(packet.len());
+    let (mut next, mut at) = (head[6], 40);
+    while let 0 | 43 | 44 | 60 = next {
+        if at + 8 > end {
+            let dest: &[u8; 16] = head[24..].first_chunk()?;
+            return Some(IpAddr::from(*dest));
+        }
+        if next == 44 && (packet[at + 2] != 0 || packet[at + 3] & 0xf8 != 0) {
+            return None;
+        }
+        let words = if next == 44 { 0 } else { packet[at + 1] };
+        next = packet[at];
+        at += (usize::from(words) + 1) * 8;
+    }
+    None
 }
 
 fn stated_length(packet: &[u8]) -> usize {
@@ -764,6 +795,16 @@ impl Judge<'_> {
             };
         };
         let passes = ran.verdict == self.passes;
+        if let Some(dest) = asked.open_to
+            && self.is_forwarded
+            && passes
+            && networks.to.iter().any(|prefix| prefix.contains(dest))
+        {
+            return Err(format!(
+                "{}: its headers do not end, and it passes",
+                self.name
+            ));
+        }
         let Some(ports) = &asked.ports else {
             // A match is about packets with ports alone.
             return match passes && !self.is_forwarded {

@@ -324,10 +324,51 @@ fn root_no_form_of_a_packet_gets_by_a_gateway() {
                 "the first part of one",
             );
 
+            // Errors that do not say, or say elsewhere, whom they are about.
+            let about = error_about(good, 17);
+            let part = |frame: &[u8]| [fragment(frame, 0, true), fragment(frame, 3, false)];
+            let [first, rest] = part(&about);
+            gateway.says(Outcome::Malformed, &first, "an error in parts");
+            gateway.ignores(&rest, "the rest of it");
+            let quote = 14 + if v6 { 48 } else { 28 };
+            let mut later = about.clone();
+            match v6 {
+                true => {
+                    later[quote + 6] = 44;
+                    later.splice(quote + 40..quote + 40, [17, 0, 0, 8, 0, 0, 0, 1]);
+                }
+                false => later[quote + 7] = 1,
+            }
+            set_length(&mut later);
+            gateway.says(Outcome::Malformed, &later, "an error about a later part");
+            let mut short = about.clone();
+            short.truncate(quote + if v6 { 41 } else { 21 });
+            set_length(&mut short);
+            gateway.says(Outcome::Malformed, &short, "an error without the ports");
+            if v6 {
+                for (header, count) in [(&[60, 0, 1, 4, 0, 0, 0, 0][..], 7), (&[17, 1], 1)] {
+                    let mut headers = header.repeat(count);
+                    headers.resize(headers.len().next_multiple_of(8), 0);
+                    let end = headers.len();
+                    let kind = if count > 1 { 60 } else { 51 };
+                    if count > 1 {
+                        headers[end - 8] = 17;
+                    } else {
+                        headers.extend([0; 4]);
+                    }
+                    let mut behind = about.clone();
+                    behind[quote + 6] = kind;
+                    behind.splice(quote + 40..quote + 40, headers);
+                    set_length(&mut behind);
+                    gateway.says(Outcome::Malformed, &behind, "an error about headers");
+                }
+            }
+
             // Neither TCP nor UDP.
             let mut echo = error_about(good, 6);
             echo[if v6 { 54 } else { 34 }] = if v6 { 128 } else { 8 };
             gateway.ignores(&echo, "a ping");
+            gateway.ignores(&fragment(&echo, 0, true), "the first part of a long one");
         }
         // Rules of iptables and sockets have nothing of it.
         let flow = flow(false, 40_000);
@@ -390,6 +431,35 @@ fn root_what_stands_behind_a_packet_is_no_part_of_it() {
             gateway.says(Outcome::Missing, &fast, "a SYN with data");
             gateway.says(Outcome::Valid, &padded(&syn(of(41_002))), "a padded SYN");
         }
+    }
+}
+
+/// The first part of a packet ends in the middle of a chain of headers, which the next part
+/// goes on with to TCP: what stands behind the part in its frame does not end the chain.
+#[test]
+fn root_no_chain_of_headers_ends_behind_its_packet() {
+    let known = Known::new();
+    let header = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+    for gateway in Gateway::both("fwd-chain") {
+        gateway.tokens.put_policy(&known.forwards(0)).unwrap();
+        let (source, dest) = flow(true, 42_000);
+        let mut first = known.frame(source, dest, 7, epoch(), &[], 0);
+        first.truncate(54);
+        first[20] = 44;
+        first.extend([60, 0, 0, 1, 0, 0, 0, 9]);
+        first.extend([header(60), header(60)].concat());
+        set_length(&mut first);
+        gateway.says(Outcome::Malformed, &first, "an open chain");
+        for (next, what) in [(59, "nothing"), (58, "ICMP"), (17, "UDP"), (99, "another")] {
+            let closed = [&first[..], &header(next), &[0; 24]].concat();
+            gateway.says(Outcome::Malformed, &closed, what);
+        }
+        // Half a header is none.
+        let mut half = [&first[..], &header(59)].concat();
+        half.truncate(half.len() - 4);
+        set_length(&mut half);
+        half.extend([0; 24]);
+        gateway.says(Outcome::Malformed, &half, "half a header");
     }
 }
 
