@@ -657,6 +657,8 @@ impl Apps {
             lost: 0,
             untold: 0,
             untold_at: None,
+            refused_leases: 0,
+            refused_leases_at: None,
             refused_at: None,
             retry: Retry::default(),
             told_by: tells_apart_by(&policy),
@@ -919,14 +921,27 @@ impl Apps {
                 ),
             ),
         }
-        match state.objects.is_full() {
-            false => self.alerts.clear(ABOUT_LEASES),
-            true => self.alerts.raise(
+        let refused = state.objects.refused();
+        if refused != state.refused_leases {
+            (state.refused_leases, state.refused_leases_at) = (refused, Some(Instant::now()));
+        }
+        let is_recent = |at: Instant| at.elapsed() <= REFUSED;
+        if state.refused_leases_at.is_some_and(is_recent) {
+            self.alerts.raise(
+                ABOUT_LEASES,
+                format!(
+                    "files had no SHA-256 {refused} times because there is no room to be told of their writers: {MAX_LEASES} files have some, those of one owner other than root a quarter of them; rules that ask for it do not allow programs that have others mapped"
+                ),
+            );
+        } else if state.objects.is_full() {
+            self.alerts.raise(
                 ABOUT_LEASES,
                 format!(
                     "programs have {MAX_LEASES} files mapped, and of more nobody says when they are written: of those that root alone can write to it is seen when a program that has them mapped is looked at; others have no SHA-256"
                 ),
-            ),
+            );
+        } else {
+            self.alerts.clear(ABOUT_LEASES);
         }
         match state.programs.without_digest() {
             None => self.alerts.clear(ABOUT_FILES),

@@ -133,6 +133,8 @@ pub struct Objects {
     leases: usize,
     /// How many of them are on files of each owner that others than root can write to.
     by_owner: BTreeMap<u32, usize>,
+    /// How often a file had no digest because there was no room for a lease.
+    refused: u64,
     /// As [`MAX_LEASES`], but in tests.
     most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
@@ -148,6 +150,7 @@ impl Default for Objects {
             known: BTreeMap::new(),
             leases: 0,
             by_owner: BTreeMap::new(),
+            refused: 0,
             most_leases: MAX_LEASES,
             failed: BTreeMap::new(),
             until: None,
@@ -255,12 +258,15 @@ impl Objects {
 
     /// A lease on a file; none: its file system has none, or there is no room to keep one, and
     /// root alone can write to it.
-    fn lease_of(&self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
+    fn lease_of(&mut self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
         let lease = leased(file)?;
         match lease {
             _ if writers.is_root_alone => Ok(lease),
             None => Err(NoDigest::Unleased),
-            Some(_) if !self.has_room(writers) => Err(NoDigest::NoRoom),
+            Some(_) if !self.has_room(writers) => {
+                self.refused += 1;
+                Err(NoDigest::NoRoom)
+            }
             lease => Ok(lease),
         }
     }
@@ -334,6 +340,11 @@ impl Objects {
             self.count(writers);
         }
         Ok(())
+    }
+
+    /// How often a file had no digest because there was no room for a lease on it.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Is there no room for another lease?
@@ -648,6 +659,7 @@ mod tests {
         drop(written);
         assert_eq!(objects.digest(&path("two")), Err(NoDigest::NoRoom));
         assert!(NoDigest::NoRoom.is_for_now());
+        assert_eq!(objects.refused(), 1);
         // Of others there is room left.
         let (other, _) = digest(&mut objects, &path("other")).unwrap();
         let (open, _) = digest(&mut objects, &path("open")).unwrap();

@@ -88,6 +88,9 @@ pub(super) struct State {
     pub(super) told_by: [bool; 3],
     /// When more events were counted and not told.
     pub(super) untold_at: Option<Instant>,
+    /// How often a file had no lease, as last seen, and when that was more.
+    pub(super) refused_leases: u64,
+    pub(super) refused_leases_at: Option<Instant>,
     /// When the kernel was last not told of a program, because it refuses that.
     pub(super) refused_at: Option<Instant>,
     /// When a policy that the kernel has refused is put again.

@@ -47,6 +47,8 @@ pub struct AppStatus {
     pub short_lived: u64,
     /// Programs that had to be forgotten for others.
     pub evicted: u64,
+    /// How often a file had no SHA-256 because there was no room for a lease on it.
+    pub refused_leases: u64,
     /// Whether it is recorded what programs do.
     pub learning: LearningStatus,
     /// Files that are others than rules name.
@@ -198,6 +200,7 @@ impl Apps {
             executables: state.executables.counts().0,
             short_lived: state.short_lived.total(),
             evicted: state.programs.evicted(),
+            refused_leases: state.objects.refused(),
             learning: self.learning.status(),
             replaced: state.files.replaced().cloned().collect(),
             pins: self.pins.all(),

@@ -13,6 +13,7 @@ pub struct AppMetrics {
     evicted: Totals<0>,
     files: Gauges<0>,
     leases: Gauges<0>,
+    refused_leases: Totals<0>,
     packets: Totals<1>,
     refused: Totals<1>,
     walks: Totals<1>,
@@ -58,6 +59,11 @@ impl AppMetrics {
             leases: registry.gauges(
                 "weir_app_leases",
                 "How many of these nobody can write to before the SHA-256 is taken back.",
+                &[],
+            ),
+            refused_leases: registry.totals(
+                "weir_app_refused_leases_total",
+                "How often a file had no SHA-256 because there was no room to be told of its writers.",
                 &[],
             ),
             packets: registry.totals(
@@ -154,6 +160,7 @@ impl AppMetrics {
         samples.total(self.evicted, [], app.evicted);
         samples.gauge(self.files, [], app.files as u64);
         samples.gauge(self.leases, [], app.leases as u64);
+        samples.total(self.refused_leases, [], app.refused_leases);
         samples.total(self.packets, ["out"], counts.dropped_out);
         samples.total(self.packets, ["in"], counts.dropped_in);
         samples.total(self.refused, ["connect"], counts.refused);
