@@ -27,6 +27,7 @@ mod programs;
 mod prompt;
 mod replaced;
 mod review;
+mod round;
 mod short_lived;
 mod signers;
 mod state;
@@ -93,6 +94,7 @@ pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
 use replaced::NamedFiles;
 pub use replaced::{PackageRecord, Replaced};
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
+use round::Round;
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
@@ -651,6 +653,7 @@ impl Apps {
             before: BTreeMap::new(),
             prompts: Prompts::default(),
             cuts: Cuts::default(),
+            round: Round::new(begun),
             swept: begun,
             followed: begun,
             looked: begun,
@@ -846,6 +849,7 @@ impl Apps {
         }
         state.followed = Instant::now();
         state.look_again()?;
+        state.go_round()?;
         if self.learning.end_in_time() {
             state.set_learns(false)?;
         }

@@ -79,6 +79,16 @@ impl Executables {
         self.known.get(&key).map(|known| known.path.as_path())
     }
 
+    /// The files that were at these paths when they were noted.
+    pub fn files_at<'a>(
+        &'a self,
+        paths: &'a BTreeSet<PathBuf>,
+    ) -> impl Iterator<Item = &'a FileKey> {
+        let known = self.known.values();
+        let named = known.filter(|known| paths.contains(&known.path));
+        named.map(|known| &known.file)
+    }
+
     /// How many files are known, and how many had to go for others.
     pub fn counts(&self) -> (usize, u64) {
         (self.known.len(), self.evicted)

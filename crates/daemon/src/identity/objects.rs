@@ -354,11 +354,8 @@ impl Objects {
 
     /// Gives the leases back of files that are none of these. The digests of those are forgotten
     /// that others than root can write to, who are not seen from now on: which files they are.
-    pub fn keep_leases_of<'a>(
-        &mut self,
-        mut used: impl Iterator<Item = &'a FileKey>,
-    ) -> BTreeSet<FileKey> {
-        let mut forgotten = BTreeSet::new();
+    /// They are written to once the answer is dropped.
+    pub fn keep_leases_of<'a>(&mut self, mut used: impl Iterator<Item = &'a FileKey>) -> Broken {
         let leased = self.known.iter().filter(|(_, known)| known.lease.is_some());
         let mut unused: BTreeSet<FileKey> = leased.map(|(id, _)| *id).collect();
         while !unused.is_empty()
@@ -366,20 +363,29 @@ impl Objects {
         {
             unused.remove(file);
         }
+        let mut given_back = Broken {
+            files: BTreeSet::new(),
+            _leases: Vec::new(),
+        };
         for file in &unused {
-            // Whoever waits to write may.
             let Some(known) = self.known.get_mut(file) else {
                 continue;
             };
-            known.lease = None;
+            given_back._leases.extend(known.lease.take());
             let writers = known.writers;
             if !writers.is_root_alone {
                 self.known.remove(file);
-                forgotten.insert(*file);
+                given_back.files.insert(*file);
             }
             self.discount(writers);
         }
-        forgotten
+        given_back
+    }
+
+    /// Can root alone write to this file, of which a digest is known?
+    pub fn is_root_alone(&self, file: &FileKey) -> bool {
+        let known = self.known.get(file);
+        known.is_some_and(|known| known.writers.is_root_alone)
     }
 
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
@@ -460,7 +466,7 @@ pub fn is_unsealed_memory(file: &File) -> bool {
     is_memory && !is_sealed()
 }
 
-/// Files that are about to be written to.
+/// Files that may be written to once this is dropped.
 pub struct Broken {
     /// Which files they are.
     pub files: BTreeSet<FileKey>,
@@ -472,6 +478,7 @@ mod tests {
     use std::{
         io::Write,
         os::{fd::AsRawFd, unix::fs::PermissionsExt},
+        process::Command,
         thread,
     };
 
@@ -599,11 +606,11 @@ mod tests {
         }
         assert_eq!(objects.counts(), (3, 1));
         // Room is for the files that somebody has mapped.
-        objects.keep_leases_of([one, two].iter());
+        drop(objects.keep_leases_of([one, two].iter()));
         assert_eq!(objects.counts(), (3, 1));
         assert_eq!(digest(&mut objects, &path("two")), Ok((two, second)));
         assert!(objects.known[&two].lease.is_none());
-        objects.keep_leases_of([two].iter());
+        drop(objects.keep_leases_of([two].iter()));
         assert_eq!(objects.counts(), (3, 0));
         assert_eq!(digest(&mut objects, &path("two")), Ok((two, second)));
         assert!(objects.known[&two].lease.is_some());
@@ -667,11 +674,59 @@ mod tests {
         assert_eq!(objects.by_owner.values().sum::<usize>(), 3);
         // Without a lease nobody tells of a writer: what he could have changed is forgotten.
         let forgotten = objects.keep_leases_of([other].iter());
-        assert_eq!(forgotten, BTreeSet::from([one, open]));
+        assert_eq!(forgotten.files, BTreeSet::from([one, open]));
+        drop(forgotten);
         assert_eq!(objects.counts(), (5, 1));
         digest(&mut objects, &path("two")).unwrap();
         assert_eq!(objects.counts(), (6, 2));
         assert_eq!(objects.by_owner, BTreeMap::from([(1000, 1), (1001, 1)]));
+    }
+
+    /// A mounted tmpfs, and `umount` with options for it.
+    struct Tmpfs(tempfile::TempDir);
+
+    impl Tmpfs {
+        fn unmount(&self, options: &[&str]) -> bool {
+            let mut umount = Command::new("umount");
+            let done = umount.args(options).arg(self.0.path()).output();
+            done.is_ok_and(|done| done.status.success())
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            self.unmount(&["-l"]);
+        }
+    }
+
+    /// What has ended keeps nobody from unmounting.
+    #[test]
+    fn root_a_file_system_is_not_kept_busy_by_leases() {
+        weir_bpf::lease::ignore_signals();
+        let tmpfs = Tmpfs(tempfile::tempdir().unwrap());
+        let path = |name: &str| tmpfs.0.path().join(name);
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "weir"]).arg(tmpfs.0.path());
+        if !mounted.status().is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no tmpfs can be mounted");
+            return;
+        }
+        let mut objects = Objects::default();
+        for (name, owner) in [("root", 0), ("other", 1000)] {
+            fs::write(path(name), name).unwrap();
+            std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
+            digest(&mut objects, &path(name)).unwrap();
+        }
+        assert_eq!(objects.counts(), (2, 2));
+        assert!(!tmpfs.unmount(&[]));
+        drop(objects.keep_leases_of(std::iter::empty()));
+        assert_eq!(objects.counts(), (1, 0));
+        // A child that another test starts has each descriptor until it calls exec.
+        let unmounted = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(50));
+            tmpfs.unmount(&[])
+        });
+        assert!(unmounted);
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).

@@ -7,6 +7,7 @@ use std::{
 };
 
 use weir_bpf::identity::{Handle, Identity, Key, MAX_IDENTITIES};
+use weir_identity::hash::FileKey;
 
 use super::{
     containers::{NoLabels, group_of},
@@ -20,6 +21,8 @@ pub struct KnownProgram {
     key: Key,
     handle: Handle,
     since: Instant,
+    /// So many rounds over all processes in a row have met none of it.
+    idle: u8,
     /// The process as it was read from /proc.
     pub read: ReadProgram,
 }
@@ -37,7 +40,21 @@ pub struct Programs {
     changes: u64,
 }
 
+/// A program that so many rounds have not met runs no more: one that is started anew while the old
+/// one ends may be missed by one of them.
+const IDLE: u8 = 2;
+
+/// The same program, whoever's it is.
+pub fn of_any_user(key: &Key) -> Key {
+    Key { uid: 0, ..*key }
+}
+
 impl KnownProgram {
+    /// Has nobody run it for a while?
+    pub fn is_idle(&self) -> bool {
+        self.idle >= IDLE
+    }
+
     /// The handle of the program in the kernel.
     pub fn handle(&self) -> Handle {
         self.handle
@@ -126,6 +143,7 @@ impl Programs {
             key: *key,
             handle,
             since: Instant::now(),
+            idle: 0,
             read,
         };
         self.known.insert(handle.number(), program);
@@ -213,6 +231,52 @@ impl Programs {
     /// Is this one known?
     pub fn has(&self, key: &Key) -> bool {
         self.by_key.contains_key(key)
+    }
+
+    /// Those that are known, whoever their users are, and whether one of each runs no more as far
+    /// as was seen: a thread has the files of its process, and may have another user than that.
+    pub fn of_any_user(&self) -> HashMap<Key, bool> {
+        let mut all = HashMap::new();
+        for program in self.known.values() {
+            *all.entry(of_any_user(&program.key)).or_default() |= program.is_idle();
+        }
+        all
+    }
+
+    /// A round over all processes, which began at this time, has met all but these, which are of
+    /// any user.
+    pub fn end_round(&mut self, begun: Instant, unmet: &HashMap<Key, bool>) {
+        let before = self.known.values_mut().filter(|one| one.since < begun);
+        for program in before {
+            program.idle = match unmet.contains_key(&of_any_user(&program.key)) {
+                false => 0,
+                true => program.idle.saturating_add(1),
+            };
+        }
+    }
+
+    /// The files of those that somebody runs, and that are known by their keys.
+    pub fn files_in_use(&self) -> impl Iterator<Item = &FileKey> {
+        let runs = |(number, program): &(&u16, &KnownProgram)| {
+            !program.is_idle() && self.by_key.get(&program.key) == Some(*number)
+        };
+        let running = self.known.iter().filter(runs);
+        running.flat_map(|(_, program)| &program.read.files)
+    }
+
+
+    /// Nobody is any longer who has one of these files, and whom nobody runs: their keys. Their
+    /// handles stay, as with [`Self::unname_before`].
+    pub fn release_idle(&mut self, files: &BTreeSet<FileKey>) -> Vec<Key> {
+        let has_one = |program: &KnownProgram| !program.read.files.is_disjoint(files);
+        let known = self.known.iter();
+        let idle = known.filter(|(_, program)| program.is_idle() && has_one(program));
+        let idle: Vec<_> = idle
+            .map(|(number, program)| (*number, program.key))
+            .collect();
+        let released = idle.into_iter();
+        let released = released.filter(|(number, key)| self.release_key(key, *number));
+        released.map(|(_, key)| key).collect()
     }
 
     /// Moves whenever somebody comes or goes.
@@ -305,6 +369,67 @@ mod tests {
         // Who is known keeps his handle.
         assert_eq!(note(&mut programs, MAX_IDENTITIES as u64), next);
         assert_eq!(programs.evicted(), 1);
+    }
+
+    /// What is kept of a program that has ended keeps no file system busy, and nothing is concluded
+    /// from its files any longer.
+    #[test]
+    fn of_programs_that_nobody_runs_no_file_is_in_use() {
+        let mut programs = Programs::of(HashMap::new());
+        let file = |ino| FileKey {
+            dev: 1,
+            ino,
+            generation: 0,
+            ctime: (0, 0),
+            size: 0,
+        };
+        let handles = [1, 2, 3].map(|number| {
+            let handle = note(&mut programs, number);
+            let known = programs.known.get_mut(&handle.number()).unwrap();
+            known.read.files = BTreeSet::from([file(number)]);
+            handle
+        });
+        let of = |numbers: &[u64]| -> Vec<FileKey> { numbers.iter().map(|n| file(*n)).collect() };
+        let in_use = |programs: &Programs| -> Vec<FileKey> {
+            let mut files: Vec<_> = programs.files_in_use().copied().collect();
+            files.sort();
+            files
+        };
+        // A round that has met these, as processes of whatever users.
+        let round = |programs: &mut Programs, begun: Instant, met: &[u64]| {
+            let mut unmet = programs.of_any_user();
+            for number in met {
+                let seen = Key {
+                    uid: 33,
+                    ..key(*number)
+                };
+                unmet.remove(&of_any_user(&seen));
+            }
+            programs.end_round(begun, &unmet);
+        };
+        // One that was noted while the round went on may have been passed by.
+        let before = Instant::now() - Duration::from_secs(1);
+        for _ in 0..3 {
+            round(&mut programs, before, &[1]);
+        }
+        assert_eq!(in_use(&programs), of(&[1, 2, 3]));
+        // One round is not enough, and who comes back is there again.
+        round(&mut programs, Instant::now(), &[1]);
+        round(&mut programs, Instant::now(), &[1, 2]);
+        assert_eq!(in_use(&programs), of(&[1, 2]));
+        assert_eq!(
+            programs.of_any_user(),
+            HashMap::from([(key(1), false), (key(2), false), (key(3), true)])
+        );
+        round(&mut programs, Instant::now(), &[1]);
+        round(&mut programs, Instant::now(), &[1]);
+        assert_eq!(in_use(&programs), of(&[1]));
+        let all = BTreeSet::from([file(1), file(2)]);
+        assert_eq!(programs.release_idle(&all), [key(2)]);
+        assert!(programs.release_idle(&all).is_empty());
+        assert!(programs.has(&key(1)) && !programs.has(&key(2)) && programs.has(&key(3)));
+        // Sockets that it has handed on are still its.
+        assert!(programs.by_handle(handles[1]).is_some());
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::{
     programs::Programs,
     prompt::Prompts,
     replaced::NamedFiles,
+    round::Round,
     short_lived::ShortLivedPrograms,
 };
 use crate::host::cgroup_of;
@@ -77,6 +78,8 @@ pub(super) struct State {
     pub(super) prompts: Prompts,
     /// Connections that the rules allow no longer.
     pub(super) cuts: Cuts,
+    /// The processes that are gone through for programs that nobody runs any more.
+    pub(super) round: Round,
     pub(super) swept: Instant,
     pub(super) followed: Instant,
     /// When it was looked last whether the control group is still the one.
@@ -596,6 +599,24 @@ impl State {
         // Only now may they write.
     }
 
+    /// Gives the leases back of files that no known program has mapped which somebody runs, and
+    /// takes back what was concluded from those that others than root can write to. Of these the
+    /// executables that rules name keep theirs: so that rules hold from the first packet on.
+    pub(super) fn give_back_leases(&mut self) -> Result<(), weir_bpf::Error> {
+        let paths: BTreeSet<PathBuf> = self.files.paths().into_iter().collect();
+        let named = self.executables.files_at(&paths).copied();
+        let named: Vec<FileKey> = named
+            .filter(|file| !self.objects.is_root_alone(file))
+            .collect();
+        let used = self.programs.files_in_use().chain(&named);
+        let given_back = self.objects.keep_leases_of(used);
+        for key in self.programs.release_idle(&given_back.files) {
+            self.identity.unname(&key);
+        }
+        self.forget_executables(&given_back.files)
+        // Only now may they be written to.
+    }
+
     /// Nothing is known of these executable files any longer.
     fn forget_executables(&mut self, files: &BTreeSet<FileKey>) -> Result<(), weir_bpf::Error> {
         let taken = self.executables.take(files);
@@ -612,10 +633,7 @@ impl State {
     /// whose container has labels now.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
         if self.objects.is_full() {
-            let programs = self.programs.iter();
-            let used = programs.flat_map(|(_, program)| &program.read.files);
-            let forgotten = self.objects.keep_leases_of(used);
-            self.forget_executables(&forgotten)?;
+            self.give_back_leases()?;
         }
         self.programs.forget_old(
             &self.identity,
