@@ -26,6 +26,7 @@ mod process;
 mod programs;
 mod prompt;
 mod replaced;
+mod restless;
 mod review;
 mod round;
 mod short_lived;
@@ -93,6 +94,7 @@ use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
 use replaced::NamedFiles;
 pub use replaced::{PackageRecord, Replaced};
+use restless::Restless;
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 use round::Round;
 pub use short_lived::ShortLived;
@@ -134,6 +136,7 @@ const ABOUT_QUESTIONS: &str = "app:questions";
 const ABOUT_UNTOLD: &str = "app:untold";
 const ABOUT_REFUSED: &str = "app:refused";
 const ABOUT_GROUP: &str = "app:cgroup";
+const ABOUT_RESTLESS: &str = "app:restless";
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -387,6 +390,7 @@ impl Apps {
                 ABOUT_UNTOLD,
                 ABOUT_REFUSED,
                 ABOUT_GROUP,
+                ABOUT_RESTLESS,
             ] {
                 self.alerts.clear(about);
             }
@@ -653,6 +657,7 @@ impl Apps {
             before: BTreeMap::new(),
             prompts: Prompts::default(),
             cuts: Cuts::default(),
+            restless: Restless::default(),
             round: Round::new(begun),
             swept: begun,
             followed: begun,
@@ -792,7 +797,7 @@ impl Apps {
         match event.kind {
             IdentityEventKind::Unknown => match state.identify(event.pid, Some(&event.key), true) {
                 // Nobody may say that the wait of this one is over: too many files had waited.
-                Ok(Identified::Known) => {
+                Ok(Identified::Known | Identified::PutOff) => {
                     state
                         .short_lived
                         .end_wait(event.pid, false, &state.executables);
@@ -960,6 +965,16 @@ impl Apps {
                     ),
                 );
             }
+        }
+        match state.restless.put_off(Instant::now()) {
+            None => self.alerts.clear(ABOUT_RESTLESS),
+            Some((pid, count)) => self.alerts.raise(
+                ABOUT_RESTLESS,
+                format!(
+                    "{count} processes change their mappings all the time, process {pid} for one: nobody can say who they are (unknown = {:?} decides), and they are looked at less and less often, each once a minute at last",
+                    state.policy.unknown.name()
+                ),
+            ),
         }
         match state.programs.without_labels() {
             (groups, Some((group, why))) if state.reads_containers => self.alerts.raise(

@@ -140,6 +140,8 @@ pub struct Objects {
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
     until: Option<Instant>,
+    /// So long files were read so far.
+    spent: Duration,
     /// No file was read yet since that was said.
     is_first: bool,
 }
@@ -154,6 +156,7 @@ impl Default for Objects {
             most_leases: MAX_LEASES,
             failed: BTreeMap::new(),
             until: None,
+            spent: Duration::ZERO,
             is_first: false,
         }
     }
@@ -170,6 +173,11 @@ impl Objects {
     /// read some time. `None`: as long as each takes.
     pub fn bound(&mut self, until: Option<Instant>) {
         (self.until, self.is_first) = (until, true);
+    }
+
+    /// How long files were read so far.
+    pub fn spent(&self) -> Duration {
+        self.spent
     }
 
     /// The digest of a file that is open, of `/proc/PID/map_files/…` or `/proc/PID/exe`.
@@ -212,7 +220,10 @@ impl Objects {
             true => None,
             false => self.lease_of(&file, writers)?,
         };
-        let hashed = match hash::file(&file, limits) {
+        let begun = Instant::now();
+        let hashed = hash::file(&file, limits);
+        self.spent += begun.elapsed();
+        let hashed = match hashed {
             Err(HashError::TooSlow(time)) if time < Limits::default().time => {
                 return Err(NoDigest::Later);
             }

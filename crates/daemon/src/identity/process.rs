@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
-    io::Read,
+    io::{self, BufRead, BufReader, Read},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
@@ -26,6 +26,9 @@ use crate::host::{cgroup_of, parent_of};
 
 /// Bytes of a list of mappings that are read: 65,536 mappings have about 6 MiB.
 const MAX_MAPS: u64 = 8 << 20;
+/// Executable mappings of files that are looked at, each of which takes a few calls. A program that
+/// has more is what it is only in part.
+const MAX_MAPPINGS: usize = 4096;
 /// Files that one program has mapped executable.
 const MAX_OBJECTS: usize = 1024;
 /// Threads of a process that are tried where the first one has ended.
@@ -76,17 +79,29 @@ fn name_of(range: &str) -> String {
     ends.collect::<Vec<_>>().join("-")
 }
 
-/// The mappings of files that are executable, in the order of their addresses.
-fn executable_mappings(maps: &[u8]) -> Vec<Mapping> {
-    let mut found = Vec::new();
-    for line in maps.split(|byte| *byte == b'\n') {
+/// The mappings of files that are executable, in the order of their addresses; and are there more
+/// than [`MAX_MAPPINGS`], or a longer list than is read? What is behind them is not read: the
+/// kernel holds changes up while it is.
+fn executable_mappings(maps: impl Read) -> io::Result<(Vec<Mapping>, bool)> {
+    let mut maps = BufReader::with_capacity(64 << 10, maps.take(MAX_MAPS + 1));
+    let (mut found, mut line, mut length) = (Vec::new(), Vec::new(), 0);
+    loop {
+        line.clear();
+        length += maps.read_until(b'\n', &mut line)? as u64;
+        if line.is_empty() || length > MAX_MAPS {
+            return Ok((found, length > MAX_MAPS));
+        }
         // address perms offset dev inode, blanks, and the path with whatever is in it.
-        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let mut fields = text.splitn(6, |byte| *byte == b' ');
         let mut field = || fields.next().unwrap_or_default();
         let (range, perms, _, device, inode) = (field(), field(), field(), field(), field());
         // What is of no file has no device.
         if perms.get(2) != Some(&b'x') || inode.is_empty() || device == b"00:00" {
             continue;
+        }
+        if found.len() == MAX_MAPPINGS {
+            return Ok((found, true));
         }
         found.push(Mapping {
             range: name_of(&String::from_utf8_lossy(range)),
@@ -95,7 +110,6 @@ fn executable_mappings(maps: &[u8]) -> Vec<Mapping> {
             path: PathBuf::from(OsStr::from_bytes(field().trim_ascii_start())),
         });
     }
-    found
 }
 
 /// A file that a process has mapped: its name there, and it open.
@@ -192,8 +206,8 @@ pub(super) fn read(
     containers: Option<&Containers>,
 ) -> Option<ReadProgram> {
     let proc = PathBuf::from(format!("/proc/{thread}"));
-    let (maps, is_cut) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
-    let mappings = executable_mappings(&maps);
+    let maps = File::open(proc.join("maps")).ok()?;
+    let (mappings, is_cut) = executable_mappings(maps).ok()?;
     let mut program = Program {
         anonymous: seen.key.anonymous,
         altered: seen.key.altered,
@@ -373,7 +387,8 @@ mod tests {
             7f70-7f80 r-xp 00000000 00:2e 2                 /mnt/m/e\n\
             7ffd-7fff r-xp 00000000 00:00 0                 [vdso]\n\
             torn";
-        let found = executable_mappings(maps);
+        let (found, are_more) = executable_mappings(&maps[..]).unwrap();
+        assert!(!are_more);
         let shown: Vec<_> = found
             .iter()
             .map(|m| format!("{} {}", m.range, m.path.display()))
@@ -391,10 +406,28 @@ mod tests {
         );
     }
 
+    /// At the cap: nobody has many thousands of calls made for one program.
+    #[test]
+    fn of_very_many_mappings_the_first_are_looked_at() {
+        let line = |n: usize| format!("{:x}-{:x} r-xp 0 fe:00 12 /a\n", n << 12, (n + 1) << 12);
+        let maps: String = (0..MAX_MAPPINGS).map(line).collect();
+        let of = |maps: &str| {
+            let (found, are_more) = executable_mappings(maps.as_bytes()).unwrap();
+            (found.len(), are_more)
+        };
+        assert_eq!(of(&maps), (MAX_MAPPINGS, false));
+        let others = "7f00-7f10 r--p 0 fe:00 12 /a\n";
+        assert_eq!(of(&format!("{maps}{others}")), (MAX_MAPPINGS, false));
+        let more = format!("{maps}{others}{}", line(MAX_MAPPINGS));
+        assert_eq!(of(&more), (MAX_MAPPINGS, true));
+        let long = others.repeat(MAX_MAPS as usize / others.len() + 1);
+        assert_eq!(of(&long), (0, true));
+    }
+
     #[test]
     fn low_ranges_are_called_as_map_files_does() {
         let maps = b"00423000-006c0000 r-xp 00023000 fe:00 9  /usr/bin/python3.11\n";
-        let found = executable_mappings(maps);
+        let (found, _) = executable_mappings(&maps[..]).unwrap();
         assert_eq!(found[0].range, "423000-6c0000");
         assert_eq!(name_of("00000000-00001000"), "0-1000");
         assert_eq!(name_of("7f10-7f20"), "7f10-7f20");

@@ -30,8 +30,9 @@ use super::{
     packages::Packages,
     process::{self, ReadProgram},
     programs::Programs,
-    prompt::Prompts,
+    prompt::{Prompts, started},
     replaced::NamedFiles,
+    restless::Restless,
     round::Round,
     short_lived::ShortLivedPrograms,
 };
@@ -39,6 +40,9 @@ use crate::host::cgroup_of;
 
 /// A process that changes its mappings while it is looked at is looked at again.
 const TRIES: usize = 8;
+/// No look is begun so long after the first one, but for the time in which files are read: who has
+/// very many mappings takes much longer for each.
+const ALL_TRIES: Duration = Duration::from_millis(200);
 /// So long files are read for one process, and for all that run: of the rest the digests are
 /// found when the processes are asked about again.
 const LOOK: Duration = Duration::from_secs(10);
@@ -78,6 +82,8 @@ pub(super) struct State {
     pub(super) prompts: Prompts,
     /// Connections that the rules allow no longer.
     pub(super) cuts: Cuts,
+    /// Processes that did not stand still.
+    pub(super) restless: Restless,
     /// The processes that are gone through for programs that nobody runs any more.
     pub(super) round: Round,
     pub(super) swept: Instant,
@@ -144,6 +150,8 @@ pub(super) enum Identified {
     /// It is looked up of which package, or in which container, it is: until then it is one
     /// that is not known.
     Later,
+    /// It did not stand still a short while ago, and is not looked at before some time is over.
+    PutOff,
 }
 
 fn verdict_of(verdict: Verdict) -> kernel::Verdict {
@@ -484,7 +492,13 @@ impl State {
     ) -> Result<Option<(kernel::Seen, ReadProgram)>, weir_bpf::Error> {
         let until = Instant::now() + LOOK;
         let until = self.look_until.map_or(until, |all| all.min(until));
-        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
+        let (begun, spent) = (Instant::now(), self.objects.spent());
+        for number in 0..TRIES {
+            let last = number + 1 == TRIES;
+            let reading = self.objects.spent() - spent;
+            if number > 0 && begun.elapsed().saturating_sub(reading) > ALL_TRIES {
+                break;
+            }
             let Some((thread, before)) = self.look_at(pid)? else {
                 return Ok(None);
             };
@@ -516,8 +530,15 @@ impl State {
             let has_stood_still = after.is_some_and(|after| stood_still(&before, &after))
                 && last_look.as_ref().is_some_and(is_same);
             if has_stood_still && (!is_torn || last) {
+                self.restless.forget(pid);
                 return Ok(Some((before, read)));
             }
+        }
+        // It is there, and is looked at later.
+        if let Some(started) = started(pid) {
+            let reading = self.objects.spent() - spent;
+            let took = begun.elapsed().saturating_sub(reading);
+            self.restless.note(pid, started, took, Instant::now());
         }
         Ok(None)
     }
@@ -531,6 +552,10 @@ impl State {
         asked: Option<&kernel::Key>,
         tell: bool,
     ) -> Result<Identified, weir_bpf::Error> {
+        let now = Instant::now();
+        if self.restless.is_put_off(pid, || started(pid), now) {
+            return Ok(Identified::PutOff);
+        }
         let Some((mut seen, mut read)) = self.read(pid)? else {
             return Ok(Identified::Gone);
         };
