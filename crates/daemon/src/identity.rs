@@ -358,10 +358,10 @@ impl Apps {
     ///
     /// # Errors
     /// The kernel lacks something or refuses it: then what was in force stays.
-    pub fn apply(&self, config: Option<&AppConfig>, observe: bool) -> Result<(), AppError> {
+    pub fn apply(&self, read: Option<&AppConfig>, observe: bool) -> Result<(), AppError> {
         // Before anything is locked: a name server may take its time.
         let mut planned = None;
-        if let Some(config) = config {
+        if let Some(config) = read {
             self.names.follow(config.names(), &config.private_names);
             self.names.wait(FIRST_ANSWERS);
             let mut config = config.clone();
@@ -369,6 +369,14 @@ impl Apps {
             planned = Some((config, plan));
         }
         let mut state = self.state();
+        // What was accepted while the plan was made is not to be lost.
+        if let Some((config, plan)) = &mut planned
+            && let Some(read) = read
+            && !self.pins.is_current(plan)
+        {
+            *config = read.clone();
+            *plan = self.pins.plan(config);
+        }
         let Some((config, _)) = &planned else {
             self.names.follow(std::iter::empty(), &[]);
             if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
@@ -444,13 +452,14 @@ impl Apps {
             self.cut_revoked(state);
             self.follow_group(state);
         }
+        // While nobody can accept another file.
+        if let Some((_, plan)) = planned {
+            self.keep(plan);
+        }
         drop(state);
         match &self.pins.take_untaken()[..] {
             [] => self.alerts.clear(ABOUT_PINS),
             all => self.alerts.raise(ABOUT_PINS, all.join("; ")),
-        }
-        if let Some((_, plan)) = planned {
-            self.keep(plan);
         }
         Ok(())
     }
@@ -476,7 +485,20 @@ impl Apps {
         let others: BTreeMap<_, _> = others.collect();
         let mut config = state.config.clone();
         let plan = match others.is_empty() {
-            true => self.pins.plan_without_previous(&mut config),
+            true => {
+                let (programs, objects) = (&state.programs, &mut state.objects);
+                let plan = self.pins.plan_without_previous(&mut config, |paths| {
+                    let mut run = pins::executables_run(paths, objects)?;
+                    run.extend(programs.executables_in_use());
+                    Ok(run)
+                });
+                plan.unwrap_or_else(|error| {
+                    tracing::warn!(
+                        "[app]: rules stay about files of before upgrades, for nobody can say yet whether somebody runs them: {error}"
+                    );
+                    None
+                })
+            }
             false => Some(self.pins.plan_for(&mut config, &others)),
         };
         if let Some(plan) = plan

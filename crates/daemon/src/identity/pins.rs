@@ -10,7 +10,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs::{self, File},
+    io,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -25,6 +28,10 @@ use weir_identity::{
     packages::{self, PackedDigest, Records},
 };
 
+use super::{
+    mounts::RemoteMounts,
+    objects::{NoDigest, Objects},
+};
 use crate::store::{Change, PinRow, Store};
 
 /// Files of before upgrades that are kept of one path: of more the oldest goes.
@@ -33,6 +40,8 @@ const MAX_PREVIOUS: usize = 4;
 const MAX_RECORD: usize = 4096;
 /// How often it is looked whether anybody runs a file of before an upgrade.
 const LOOK: Duration = Duration::from_secs(10);
+/// So long files are read to see who runs one of them; those that are left are read next time.
+const READ_WITHIN: Duration = Duration::from_secs(1);
 /// So long a file is compared with the record of it.
 const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -90,12 +99,16 @@ impl Followed {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     by_path: BTreeMap<PathBuf, Pin>,
+    /// How often what is kept had changed when the plan was made.
+    changes: u64,
     pub(super) followed: Vec<Followed>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     by_path: BTreeMap<PathBuf, Pin>,
+    /// Counts up whenever that changes.
+    changes: u64,
     /// What on disk was not taken, and why.
     untaken: Vec<String>,
     looked: Option<Instant>,
@@ -263,11 +276,16 @@ impl Pins {
     /// Has the rules of a configuration be about what is kept, or about what a package has put in
     /// its place since. Nothing is kept before [`Self::keep`].
     pub(super) fn plan(&self, config: &mut AppConfig) -> Plan {
-        let mut plan = Plan::default();
+        let table = self.table();
+        let known = table.by_path.clone();
+        let mut plan = Plan {
+            changes: table.changes,
+            ..Plan::default()
+        };
+        drop(table);
         if config.upgrades == Upgrades::Tell {
             return plan;
         }
-        let known = self.table().by_path.clone();
         let mut others = BTreeMap::new();
         for (path, digest) in config.pinned() {
             match known.get(path) {
@@ -293,10 +311,7 @@ impl Pins {
         config: &mut AppConfig,
         others: &BTreeMap<PathBuf, Digest>,
     ) -> Plan {
-        let mut plan = Plan {
-            by_path: self.table().by_path.clone(),
-            followed: Vec::new(),
-        };
+        let mut plan = self.plan_of_kept();
         follow(&mut plan, others);
         rewrite(config, &plan.by_path);
         plan
@@ -309,50 +324,71 @@ impl Pins {
         path: &Path,
         digest: Digest,
     ) -> Option<Plan> {
-        let mut by_path = self.table().by_path.clone();
-        let pin = by_path.get_mut(path)?;
+        let mut plan = self.plan_of_kept();
+        let pin = plan.by_path.get_mut(path)?;
         if pin.digest != digest {
             *pin = pin.becomes(digest, None);
         }
-        rewrite(config, &by_path);
-        Some(Plan {
-            by_path,
+        rewrite(config, &plan.by_path);
+        Some(plan)
+    }
+
+    /// What is kept stays.
+    fn plan_of_kept(&self) -> Plan {
+        let table = self.table();
+        Plan {
+            by_path: table.by_path.clone(),
+            changes: table.changes,
             followed: Vec::new(),
-        })
+        }
+    }
+
+    /// Is what is kept the same as when this plan was made? Else somebody has accepted a file
+    /// meanwhile, or an upgrade was followed.
+    pub(super) fn is_current(&self, plan: &Plan) -> bool {
+        self.table().changes == plan.changes
     }
 
     /// Files of before upgrades that nobody runs any more are none that rules are about; `None`:
-    /// there are none, or it was looked a short while ago.
-    pub(super) fn plan_without_previous(&self, config: &mut AppConfig) -> Option<Plan> {
+    /// there are none, or it was looked a short while ago. `runs`: of these paths, which files
+    /// somebody runs.
+    ///
+    /// # Errors
+    /// It cannot be told who runs what: then everything stays as it is.
+    pub(super) fn plan_without_previous(
+        &self,
+        config: &mut AppConfig,
+        runs: impl FnOnce(&BTreeSet<PathBuf>) -> io::Result<BTreeSet<Digest>>,
+    ) -> io::Result<Option<Plan>> {
         let mut table = self.table();
-        let has_previous = table.by_path.values().any(|pin| !pin.previous.is_empty());
-        if !has_previous || table.looked.is_some_and(|at| at.elapsed() < LOOK) {
-            return None;
+        let with_previous = table.by_path.iter();
+        let with_previous = with_previous.filter(|(_, pin)| !pin.previous.is_empty());
+        let paths: BTreeSet<_> = with_previous.map(|(path, _)| path.clone()).collect();
+        if paths.is_empty() || table.looked.is_some_and(|at| at.elapsed() < LOOK) {
+            return Ok(None);
         }
         table.looked = Some(Instant::now());
-        let mut by_path = table.by_path.clone();
         drop(table);
-        let gone = deleted_executables();
+        let run = runs(&paths)?;
+        let mut plan = self.plan_of_kept();
         let mut is_other = false;
-        for (path, pin) in &mut by_path {
-            if !pin.previous.is_empty() && !gone.contains(path) {
-                pin.previous.clear();
-                is_other = true;
-            }
+        for pin in plan.by_path.values_mut() {
+            let before = pin.previous.len();
+            pin.previous.retain(|digest| run.contains(digest));
+            is_other |= pin.previous.len() != before;
         }
         if !is_other {
-            return None;
+            return Ok(None);
         }
-        rewrite(config, &by_path);
-        Some(Plan {
-            by_path,
-            followed: Vec::new(),
-        })
+        rewrite(config, &plan.by_path);
+        Ok(Some(plan))
     }
 
     /// The rules of a plan are in force: this is what is kept from here on.
     pub(super) fn keep(&self, plan: Plan) {
         let mut table = self.table();
+        debug_assert_eq!(table.changes, plan.changes, "a plan of before");
+        table.changes += 1;
         let mut rows = Vec::new();
         let mut row = |path: &Path, pin: Option<&Pin>| {
             let record = pin.map(|pin| serde_json::to_string(pin).expect("a pin is plain data"));
@@ -413,15 +449,63 @@ fn follow(plan: &mut Plan, others: &BTreeMap<PathBuf, Digest>) {
     }
 }
 
-/// The paths of executables that somebody runs, and that are there no more.
-fn deleted_executables() -> BTreeSet<PathBuf> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let links = entries.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
-    let deleted = links.filter_map(|link| {
-        let path = link.to_str()?.strip_suffix(" (deleted)")?;
-        Some(PathBuf::from(path))
-    });
-    deleted.collect()
+/// The executables that somebody runs who was started from one of these paths, or says so: by what
+/// is in them, for the kernel gives the path of another root, and of another mount, just so.
+///
+/// # Errors
+/// Processes cannot be listed, or there is no time for a file: it is read next time.
+pub(super) fn executables_run(
+    paths: &BTreeSet<PathBuf>,
+    objects: &mut Objects,
+) -> io::Result<BTreeSet<Digest>> {
+    objects.bound(Some(Instant::now() + READ_WITHIN));
+    let run = executables_of(fs::read_dir("/proc")?, paths, objects);
+    objects.bound(None);
+    run
+}
+
+fn executables_of(
+    processes: fs::ReadDir,
+    paths: &BTreeSet<PathBuf>,
+    objects: &mut Objects,
+) -> io::Result<BTreeSet<Digest>> {
+    let mut digests = BTreeSet::new();
+    for entry in processes {
+        let process = entry?.path();
+        let exe = process.join("exe");
+        // Who is gone by now runs nothing, and threads of the kernel have no executable.
+        let Ok(link) = fs::read_link(&exe) else {
+            continue;
+        };
+        let text = link.as_os_str().as_bytes();
+        let text = text.strip_suffix(b" (deleted)").unwrap_or(text);
+        if !paths.contains(Path::new(OsStr::from_bytes(text))) {
+            continue;
+        }
+        let name = process.file_name().and_then(OsStr::to_str);
+        let Some(pid) = name.and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Whoever holds a file elsewhere is not waited for: what is read of it does not count.
+        if RemoteMounts::of(pid).hold_path(&link) {
+            continue;
+        }
+        let Ok(file) = hash::open(&exe) else {
+            continue;
+        };
+        match objects.digest_of(file) {
+            Ok((_, digest)) => {
+                digests.insert(digest);
+            }
+            Err(NoDigest::Later) => {
+                let what = format!("there is no time yet to read {}", exe.display());
+                return Err(io::Error::other(what));
+            }
+            // Rules by path are not about a file without a digest.
+            Err(_) => (),
+        }
+    }
+    Ok(digests)
 }
 
 #[cfg(test)]
@@ -506,11 +590,31 @@ mod tests {
             pins.plan_to_accept(&mut second, Path::new("/opt/other"), digest(2))
                 .is_none()
         );
-        // Nobody runs the one of before.
-        let plan = pins.plan_without_previous(&mut second).unwrap();
+        let soon = || pins.table().looked = None;
+        // Nobody can say who runs what: nothing is concluded from that.
+        let error = pins.plan_without_previous(&mut second, |_| Err(io::Error::other("no")));
+        assert_eq!(error.unwrap_err().to_string(), "no");
+        assert_eq!(digests(&second), [digest(1), digest(2)]);
+        // It is looked now and then.
+        let none = pins.plan_without_previous(&mut second, |_| unreachable!());
+        assert!(none.unwrap().is_none());
+        soon();
+        // Somebody runs the one of before, and then another one that says that it was there.
+        let runs = |number: u8| {
+            move |paths: &BTreeSet<PathBuf>| {
+                assert_eq!(*paths, BTreeSet::from([PathBuf::from(path)]));
+                Ok(BTreeSet::from([digest(number)]))
+            }
+        };
+        let none = pins.plan_without_previous(&mut second, runs(1)).unwrap();
+        assert!(none.is_none());
+        soon();
+        let plan = pins.plan_without_previous(&mut second, runs(3)).unwrap();
         assert_eq!(digests(&second), [digest(2)]);
-        pins.keep(plan);
-        assert!(pins.plan_without_previous(&mut second).is_none());
+        pins.keep(plan.unwrap());
+        soon();
+        let none = pins.plan_without_previous(&mut second, |_| unreachable!());
+        assert!(none.unwrap().is_none());
         // The next daemon knows.
         store.remember_now(Vec::new()).unwrap();
         let next = Pins::over(store.clone());
@@ -524,6 +628,80 @@ mod tests {
         assert!(next.all().is_empty());
         store.remember_now(Vec::new()).unwrap();
         assert!(Pins::over(store).all().is_empty());
+    }
+
+    /// A configuration is read for a while, before its rules come into force.
+    #[test]
+    fn what_is_accepted_while_a_configuration_is_read_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = Pins::over(store(dir.path()));
+        let path = "/opt/no package has this";
+        pins.keep(pins.plan(&mut config(Upgrades::Follow, &[(path, 1)])));
+        let mut read = config(Upgrades::Follow, &[(path, 2)]);
+        let plan = pins.plan(&mut read);
+        assert!(pins.is_current(&plan));
+        let mut accepted = config(Upgrades::Follow, &[(path, 2)]);
+        let accepts = pins.plan_to_accept(&mut accepted, Path::new(path), digest(2));
+        pins.keep(accepts.unwrap());
+        assert!(!pins.is_current(&plan));
+        let again = pins.plan(&mut read);
+        assert!(pins.is_current(&again));
+        assert_eq!(digests(&read), [digest(1), digest(2)]);
+        pins.keep(again);
+        assert_eq!(pins.all()[0].pin.digest, digest(2));
+    }
+
+    /// Whoever has a root of his own has any path there.
+    #[test]
+    fn who_runs_a_file_is_told_by_what_is_in_it() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tool");
+        let paths = BTreeSet::from([path.clone()]);
+        let put = |from: &str| {
+            let next = dir.path().join("next");
+            fs::copy(from, &next).unwrap();
+            fs::rename(&next, &path).unwrap();
+            super::super::digest_of(&path).unwrap()
+        };
+        let mut objects = Objects::default();
+        let mut run = || {
+            for _ in 0..1000 {
+                if let Ok(run) = executables_run(&paths, &mut objects)
+                    && !run.is_empty()
+                {
+                    return run;
+                }
+                // A child that another test starts has each descriptor until it calls exec.
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            panic!("nobody runs it");
+        };
+        let start = |arguments: &[&str]| loop {
+            let mut command = std::process::Command::new(&path);
+            let started = command.args(arguments).stdin(std::process::Stdio::piped());
+            match started.stdout(std::process::Stdio::null()).spawn() {
+                Ok(child) => break child,
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => (),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let first = put("/usr/bin/sleep");
+        let mut sleeps = start(&["100"]);
+        let second = put("/usr/bin/cat");
+        assert_eq!(run(), BTreeSet::from([first]));
+        let mut cats = start(&[]);
+        put("/usr/bin/true");
+        while run().len() != 2 {}
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        assert_eq!(run(), BTreeSet::from([second]));
+        cats.kill().unwrap();
+        cats.wait().unwrap();
+        assert_eq!(
+            executables_run(&paths, &mut objects).unwrap(),
+            BTreeSet::new()
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_bpf::identity::{Handle, Identity, Key, MAX_IDENTITIES};
-use weir_identity::hash::FileKey;
+use weir_identity::{Digest, hash::FileKey};
 
 use super::{
     containers::{NoLabels, group_of},
@@ -264,6 +264,11 @@ impl Programs {
         running.flat_map(|(_, program)| &program.read.files)
     }
 
+    /// What is in the executables of those that somebody runs.
+    pub fn executables_in_use(&self) -> impl Iterator<Item = Digest> {
+        let running = self.known.values().filter(|program| !program.is_idle());
+        running.filter_map(|program| program.read.program.exe.as_ref()?.digest)
+    }
 
     /// Nobody is any longer who has one of these files, and whom nobody runs: their keys. Their
     /// handles stay, as with [`Self::unname_before`].
