@@ -122,6 +122,9 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// again less and less often.
 const REFUSED: Duration = Duration::from_secs(60);
 
+/// So long files are read while a file is accepted: everybody waits until it is.
+const ACCEPTS_WITHIN: Duration = Duration::from_secs(2);
+
 const ABOUT_RULES: &str = "app:rules";
 const ABOUT_EVENTS: &str = "app:events";
 const ABOUT_FILES: &str = "app:files";
@@ -536,8 +539,12 @@ impl Apps {
             _ if config.upgrades == Upgrades::Tell => return Err(AcceptError::Tells),
             _ => return Err(AcceptError::NotNamed(path.to_owned())),
         };
-        self.put_plan(state, config, plan)?;
-        state.note_named()?;
+        // Files that there is no time for are noted later.
+        state.within(ACCEPTS_WITHIN, |state| {
+            self.put_plan(state, config, plan)?;
+            state.note_named()?;
+            Ok::<_, AcceptError>(())
+        })?;
         self.alert_replaced(&state.files);
         drop(guard);
         let mut all = self.pins.all().into_iter();
@@ -693,6 +700,7 @@ impl Apps {
             retry: Retry::default(),
             told_by: tells_apart_by(&policy),
             look_until: None,
+            hurry: None,
             reads_packages: asks_package(&policy),
             packages: Packages::default(),
             reads_containers: asks_container(&policy),

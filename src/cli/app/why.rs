@@ -155,6 +155,11 @@ fn sockets(common: &Common, socket: &AskedSocket, is_json: bool) -> anyhow::Resu
         Some(0) | None => (),
         Some(more) => show::line(format!("and {more} more sockets"))?,
     }
+    if why["gave_up"] == true {
+        show::line(
+            "gave up after 2 s: not all of these processes were looked at, and who is not known here may be; ask again",
+        )?;
+    }
     Ok(found)
 }
 

@@ -175,6 +175,11 @@ impl Objects {
         (self.until, self.is_first) = (until, true);
     }
 
+    /// The same, and of one that is begun by then no more is read either.
+    pub fn bound_strictly(&mut self, until: Instant) {
+        (self.until, self.is_first) = (Some(until), false);
+    }
+
     /// How long files were read so far.
     pub fn spent(&self) -> Duration {
         self.spent
@@ -771,6 +776,9 @@ mod tests {
         let other = dir.path().join("other");
         fs::write(&other, "two").unwrap();
         let _ = digest(&mut objects, &other);
+        assert_eq!(digest(&mut objects, &long), Err(NoDigest::Later));
+        // Unless somebody waits for the answer.
+        objects.bound_strictly(Instant::now() + Duration::from_millis(20));
         assert_eq!(digest(&mut objects, &long), Err(NoDigest::Later));
         // The first one is read to its end, if it is begun in time.
         let read = (0..100).find_map(|_| {

@@ -290,6 +290,14 @@ impl NamedFiles {
         self.by_path.keys().cloned().collect()
     }
 
+    /// What is at this path is looked at with what is found next.
+    pub fn put_off(&mut self, path: &Path) {
+        let is_watched = self.by_path.contains_key(path);
+        if is_watched && !self.fresh.iter().any(|fresh| fresh == path) {
+            self.fresh.push(path.to_owned());
+        }
+    }
+
     /// Paths at which another file was found since this was asked last.
     pub fn take_fresh(&mut self) -> Vec<PathBuf> {
         std::mem::take(&mut self.fresh)

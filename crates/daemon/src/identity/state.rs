@@ -106,6 +106,8 @@ pub(super) struct State {
     pub(super) retry: Retry,
     /// Until when files are read for all that run, while these are gone through.
     pub(super) look_until: Option<Instant>,
+    /// Until when anything is read, while somebody waits for an answer.
+    pub(super) hurry: Option<Instant>,
     /// Programs are read with the packages of their files.
     pub(super) reads_packages: bool,
     pub(super) packages: Packages,
@@ -353,6 +355,10 @@ impl State {
         };
         match self.objects.digest_of(file) {
             Ok((file, digest)) => self.note_executable(key, path, file, digest, tell),
+            Err(NoDigest::Later) => {
+                self.files.put_off(path);
+                Ok(())
+            }
             Err(_) => Ok(()),
         }
     }
@@ -471,9 +477,28 @@ impl State {
         known
     }
 
+    /// Does something for which nothing is read for longer than this: others wait meanwhile.
+    pub(super) fn within<T>(&mut self, time: Duration, work: impl FnOnce(&mut Self) -> T) -> T {
+        let end = Instant::now() + time;
+        self.hurry = Some(end);
+        self.objects.bound_strictly(end);
+        let done = work(self);
+        self.objects.bound(None);
+        self.hurry = None;
+        done
+    }
+
+    /// Is the time over within which somebody waits?
+    pub(super) fn is_too_late(&self) -> bool {
+        self.hurry.is_some_and(|end| Instant::now() >= end)
+    }
+
     /// Looks at a process: at the first of its threads, which has its number, or where that has
     /// ended, and has no mappings any more, at another one.
-    fn look_at(&self, pid: u32) -> Result<Option<(u32, kernel::Seen)>, weir_bpf::Error> {
+    pub(super) fn look_at(
+        &self,
+        pid: u32,
+    ) -> Result<Option<(u32, kernel::Seen)>, weir_bpf::Error> {
         if let Some(seen) = self.identity.look_at(pid)? {
             return Ok(Some((pid, seen)));
         }
@@ -493,16 +518,19 @@ impl State {
         let until = Instant::now() + LOOK;
         let until = self.look_until.map_or(until, |all| all.min(until));
         let (begun, spent) = (Instant::now(), self.objects.spent());
-        for number in 0..TRIES {
-            let last = number + 1 == TRIES;
-            let reading = self.objects.spent() - spent;
-            if number > 0 && begun.elapsed().saturating_sub(reading) > ALL_TRIES {
-                break;
-            }
+        // Without the time in which files are read.
+        let looking = |objects: &Objects| {
+            let reading = objects.spent() - spent;
+            begun.elapsed().saturating_sub(reading)
+        };
+        for number in 1..=TRIES {
             let Some((thread, before)) = self.look_at(pid)? else {
-                return Ok(None);
+                break;
             };
-            self.objects.bound(Some(until));
+            match self.hurry {
+                Some(end) => self.objects.bound_strictly(end.min(until)),
+                None => self.objects.bound(Some(until)),
+            }
             let packages = self.reads_packages.then_some(&self.packages);
             let containers = self.reads_containers.then_some(&self.containers);
             let read = process::read(
@@ -529,15 +557,21 @@ impl State {
             let is_torn = matches!(read.without, Some((_, NoDigest::Unreadable)));
             let has_stood_still = after.is_some_and(|after| stood_still(&before, &after))
                 && last_look.as_ref().is_some_and(is_same);
-            if has_stood_still && (!is_torn || last) {
+            let is_last = number == TRIES || looking(&self.objects) > ALL_TRIES;
+            if has_stood_still && (!is_torn || is_last) {
                 self.restless.forget(pid);
                 return Ok(Some((before, read)));
+            }
+            if self.is_too_late() {
+                return Ok(None);
+            }
+            if is_last {
+                break;
             }
         }
         // It is there, and is looked at later.
         if let Some(started) = started(pid) {
-            let reading = self.objects.spent() - spent;
-            let took = begun.elapsed().saturating_sub(reading);
+            let took = looking(&self.objects);
             self.restless.note(pid, started, took, Instant::now());
         }
         Ok(None)

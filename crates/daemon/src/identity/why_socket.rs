@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -25,6 +26,7 @@ use super::{
     asked_socket::{AskedSocket, Fit},
     containers::group_of,
     namespaces,
+    objects::NoDigest,
     programs::KnownProgram,
 };
 
@@ -33,6 +35,8 @@ const MAX_SOCKETS: usize = 64;
 /// Descriptors of one socket, and processes in all, that are looked at.
 const MAX_DESCRIPTORS: usize = 256;
 const MAX_PROCESSES: usize = 256;
+/// So long processes are looked at: programs that are asked about meanwhile wait.
+const WITHIN: Duration = Duration::from_secs(2);
 /// Flows of datagrams of all these sockets that are told of.
 const MAX_FLOWS: usize = 256;
 
@@ -45,6 +49,9 @@ pub struct WhySockets {
     pub sockets: Vec<WhySocket>,
     /// So many more there are.
     pub left_out: usize,
+    /// Not all processes were looked at within two seconds: programs of the others are those that
+    /// the kernel knows, or not known.
+    pub gave_up: bool,
     /// Where no rule holds.
     pub default: &'static str,
     /// Of a program that is not known yet, where a rule may be about it.
@@ -326,6 +333,14 @@ fn rules_for(
 /// The handle of a process's program, and who that is, as far as that is known.
 type Read = (Option<Handle>, Option<Program>);
 
+/// The processes that were looked at.
+#[derive(Default)]
+struct Reads {
+    by_pid: BTreeMap<u32, Read>,
+    /// There was no time for one, or for its files.
+    gave_up: bool,
+}
+
 /// A holder, and by what the kernel knows it.
 struct Held {
     program: Option<Program>,
@@ -358,42 +373,48 @@ impl State {
 
     /// Who a process is, and by which handle the kernel knows it; nothing: it is gone, or too
     /// many were looked at. A server may have very many of the sockets.
-    fn read_once(
-        &mut self,
-        pid: u32,
-        processes: &mut BTreeMap<u32, Read>,
-    ) -> Result<Read, weir_bpf::Error> {
-        if let Some(read) = processes.get(&pid) {
+    fn read_once(&mut self, pid: u32, reads: &mut Reads) -> Result<Read, weir_bpf::Error> {
+        if let Some(read) = reads.by_pid.get(&pid) {
             return Ok(read.clone());
         }
-        if processes.len() == MAX_PROCESSES {
+        if reads.by_pid.len() == MAX_PROCESSES {
+            return Ok((None, None));
+        }
+        if self.is_too_late() {
+            reads.gave_up = true;
             return Ok((None, None));
         }
         let read = match self.read(pid)? {
             Some((seen, read)) => {
                 let known = self.programs.by_key(&seen.key);
-                (known.map(KnownProgram::handle), Some(read.program))
+                let is_whole = !matches!(read.without, Some((_, NoDigest::Later)));
+                reads.gave_up |= !is_whole;
+                let program = match is_whole {
+                    true => Some(read.program),
+                    // What it is was found when there was time.
+                    false => known.map(|known| known.read.program.clone()),
+                };
+                (known.map(KnownProgram::handle), program)
             }
-            None => (None, None),
+            None => {
+                reads.gave_up |= self.is_too_late();
+                (None, None)
+            }
         };
-        processes.insert(pid, read.clone());
+        reads.by_pid.insert(pid, read.clone());
         Ok(read)
     }
 
     /// The programs that hold it: of the processes that have descriptors, and those that the
     /// kernel has noted.
-    fn held(
-        &mut self,
-        about: &Found,
-        processes: &mut BTreeMap<u32, Read>,
-    ) -> Result<Vec<Held>, weir_bpf::Error> {
+    fn held(&mut self, about: &Found, reads: &mut Reads) -> Result<Vec<Held>, weir_bpf::Error> {
         let mut held: Vec<(Option<Handle>, Held)> = Vec::new();
         for (pid, descriptors) in &about.processes {
             let process = HoldingProcess {
                 pid: *pid,
                 descriptors: descriptors.iter().copied().collect(),
             };
-            let (handle, program) = self.read_once(*pid, processes)?;
+            let (handle, program) = self.read_once(*pid, reads)?;
             let same = held.iter_mut().find(|(other, one)| {
                 one.program.is_some() && one.program == program
                     || handle.is_some() && *other == handle
@@ -446,10 +467,10 @@ impl State {
         &mut self,
         about: &Found,
         flows: &[SocketFlow],
-        processes: &mut BTreeMap<u32, Read>,
+        reads: &mut Reads,
         names: &BTreeMap<u64, String>,
     ) -> Result<WhySocket, weir_bpf::Error> {
-        let held = self.held(about, processes)?;
+        let held = self.held(about, reads)?;
         let epoch = self.identity.epoch()?;
         let socket = &about.socket;
         let kind = Protocols(socket.kind);
@@ -552,20 +573,23 @@ impl Apps {
         let Some(state) = &mut *guard else {
             return Ok(None);
         };
-        let mut processes = BTreeMap::new();
-        let sockets = found.iter().map(|found| {
-            let cookie = found.socket.cookie;
-            let own = flows.iter().filter(|(of, _)| *of == cookie);
-            let own: Vec<_> = own.map(|(_, flow)| flow.clone()).collect();
-            let mut why = state.why_socket(found, &own, &mut processes, &names)?;
-            why.has_more_flows = has_more_flows && cookies.contains(&cookie);
-            Ok(why)
-        });
-        let sockets = sockets.collect::<Result<Vec<_>, weir_bpf::Error>>()?;
+        let mut reads = Reads::default();
+        let sockets = state.within(WITHIN, |state| {
+            let sockets = found.iter().map(|found| {
+                let cookie = found.socket.cookie;
+                let own = flows.iter().filter(|(of, _)| *of == cookie);
+                let own: Vec<_> = own.map(|(_, flow)| flow.clone()).collect();
+                let mut why = state.why_socket(found, &own, &mut reads, &names)?;
+                why.has_more_flows = has_more_flows && cookies.contains(&cookie);
+                Ok(why)
+            });
+            sockets.collect::<Result<Vec<_>, weir_bpf::Error>>()
+        })?;
         Ok(Some(WhySockets {
             asked: asked.to_string(),
             sockets,
             left_out,
+            gave_up: reads.gave_up,
             default: state.policy.default.name(),
             unknown: state.policy.unknown.name(),
         }))
