@@ -88,7 +88,7 @@ use objects::{MAX_LEASES, Objects};
 pub use packages::PackageStatus;
 use packages::Packages;
 pub use pins::{Pin, PinnedPath};
-use pins::{Pins, Plan};
+use pins::{Pins, Plan, Vouched};
 use programs::Programs;
 use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
@@ -479,11 +479,17 @@ impl Apps {
     /// Has rules by path follow what package managers have put in the place of their files, and
     /// forget files that nobody runs any more.
     fn follow_upgrades(&self, state: &mut State) {
-        let replaced = state.files.replaced();
-        let agrees = |replaced: &&Replaced| matches!(replaced.record, PackageRecord::Agrees(_));
-        let others = replaced.filter(agrees).filter_map(|replaced| {
-            let is = replaced.is.filter(|_| self.pins.has(&replaced.path))?;
-            Some((replaced.path.clone(), is))
+        let others = state.files.replaced().filter_map(|replaced| {
+            let PackageRecord::Agrees(package) = &replaced.record else {
+                return None;
+            };
+            let found = Vouched {
+                digest: replaced.is?,
+                package: package.clone(),
+                by: replaced.by?,
+            };
+            let is_kept = self.pins.has(&replaced.path);
+            is_kept.then(|| (replaced.path.clone(), found))
         });
         let others: BTreeMap<_, _> = others.collect();
         let mut config = state.config.clone();
@@ -502,7 +508,7 @@ impl Apps {
                     None
                 })
             }
-            false => Some(self.pins.plan_for(&mut config, &others)),
+            false => Some(self.pins.plan_for(&mut config, others)),
         };
         if let Some(plan) = plan
             && let Err(error) = self.put_plan(state, config, plan)

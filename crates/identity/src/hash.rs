@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use md5::Md5;
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 
@@ -137,6 +138,21 @@ pub fn path(path: &Path, limits: Limits) -> Result<Hashed, HashError> {
 /// # Errors
 /// See [`HashError`].
 pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
+    read(file, limits, |_| ())
+}
+
+/// The same, and the MD5 of what was read, as records of packages have it: of one pass, so that
+/// both are of one content.
+///
+/// # Errors
+/// See [`HashError`].
+pub fn file_with_md5(file: &File, limits: Limits) -> Result<(Hashed, [u8; 16]), HashError> {
+    let mut md5 = Md5::new();
+    let hashed = read(file, limits, |portion| md5.update(portion))?;
+    Ok((hashed, md5.finalize().into()))
+}
+
+fn read(file: &File, limits: Limits, mut also: impl FnMut(&[u8])) -> Result<Hashed, HashError> {
     const PORTION: usize = 256 << 10;
     let stat = file.metadata()?;
     if !stat.is_file() {
@@ -163,6 +179,7 @@ pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
             return Err(HashError::Changed);
         }
         hasher.update(&portion[..read]);
+        also(&portion[..read]);
         if begin.elapsed() > limits.time {
             return Err(HashError::TooSlow(limits.time));
         }

@@ -54,6 +54,24 @@ pub struct Records {
     rpm: Vec<PathBuf>,
 }
 
+impl Recorded {
+    /// Is this the file on record, which has these two digests?
+    pub fn is_of(&self, sha256: crate::Digest, md5: [u8; 16]) -> bool {
+        match self.digest {
+            PackedDigest::Md5(packed) => packed == md5,
+            PackedDigest::Sha256(packed) => packed == sha256.0,
+        }
+    }
+
+    /// By which digest the record tells.
+    pub fn kind(&self) -> &'static str {
+        match self.digest {
+            PackedDigest::Md5(_) => "MD5",
+            PackedDigest::Sha256(_) => "SHA-256",
+        }
+    }
+}
+
 /// When something was changed last: seconds and nanoseconds.
 type Changed = Option<(i64, i64)>;
 

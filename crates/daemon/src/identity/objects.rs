@@ -142,6 +142,9 @@ pub struct Objects {
     until: Option<Instant>,
     /// So long files were read so far.
     spent: Duration,
+    /// The MD5 is asked for beside, and that of the file that was read last.
+    wants_md5: bool,
+    md5: Option<[u8; 16]>,
     /// No file was read yet since that was said.
     is_first: bool,
 }
@@ -157,6 +160,8 @@ impl Default for Objects {
             failed: BTreeMap::new(),
             until: None,
             spent: Duration::ZERO,
+            wants_md5: false,
+            md5: None,
             is_first: false,
         }
     }
@@ -183,6 +188,19 @@ impl Objects {
     /// How long files were read so far.
     pub fn spent(&self) -> Duration {
         self.spent
+    }
+
+    /// The digest of what `path` leads to, and the MD5 of the same bytes, as records of packages
+    /// have it; `None`: the digest was known, and nothing was read.
+    pub fn digest_and_md5(
+        &mut self,
+        path: &Path,
+    ) -> Result<(FileKey, Digest, Option<[u8; 16]>), NoDigest> {
+        self.wants_md5 = true;
+        let found = self.digest(path);
+        self.wants_md5 = false;
+        let md5 = self.md5.take();
+        found.map(|(file, digest)| (file, digest, md5))
     }
 
     /// The digest of a file that is open, of `/proc/PID/map_files/…` or `/proc/PID/exe`.
@@ -226,7 +244,13 @@ impl Objects {
             false => self.lease_of(&file, writers)?,
         };
         let begun = Instant::now();
-        let hashed = hash::file(&file, limits);
+        let hashed = match self.wants_md5 {
+            false => hash::file(&file, limits),
+            true => hash::file_with_md5(&file, limits).map(|(hashed, md5)| {
+                self.md5 = Some(md5);
+                hashed
+            }),
+        };
         self.spent += begun.elapsed();
         let hashed = match hashed {
             Err(HashError::TooSlow(time)) if time < Limits::default().time => {

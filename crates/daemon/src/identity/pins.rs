@@ -11,8 +11,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use weir_identity::{
     AppConfig, Criterion, Digest, Pinned, Upgrades,
     config::MAX_PINNED,
-    hash::{self, FileKey, Limits},
-    packages::{self, PackedDigest, Records},
+    hash::{self, Limits},
+    packages::{self, Records},
 };
 
 use super::{
@@ -42,8 +41,6 @@ const MAX_RECORD: usize = 4096;
 const LOOK: Duration = Duration::from_secs(10);
 /// So long files are read to see who runs one of them; those that are left are read next time.
 const READ_WITHIN: Duration = Duration::from_secs(1);
-/// So long a file is compared with the record of it.
-const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The file that one path stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,10 +118,12 @@ pub(super) struct Pins {
 }
 
 /// A file that a package has on record.
-struct Vouched {
-    digest: Digest,
-    package: String,
-    by: &'static str,
+#[derive(Debug, Clone)]
+pub(super) struct Vouched {
+    pub(super) digest: Digest,
+    pub(super) package: String,
+    /// By which digest it has it.
+    pub(super) by: &'static str,
 }
 
 /// These files, as far as a package has the very file that is there on record. One pass over all
@@ -139,22 +138,16 @@ fn vouched<'a>(paths: impl Iterator<Item = &'a Path>) -> BTreeMap<PathBuf, Vouch
         tracing::warn!("[app.rules]: records of packages cannot be read: {error}");
     }
     let one = |(path, recorded): (PathBuf, packages::Recorded)| {
-        // Both digests are of one open file, which nobody has changed between them.
-        let file: File = hash::open(&path).ok()?;
-        let before = FileKey::of(&file.metadata().ok()?);
-        let digest = hash::file(&file, Limits::default()).ok()?.trusted()?;
-        let agrees = packages::is_as_recorded(&file, &recorded, COMPARED_WITHIN).ok()?;
-        let is_same = FileKey::of(&file.metadata().ok()?) == before;
-        let by = match recorded.digest {
-            PackedDigest::Md5(_) => "MD5",
-            PackedDigest::Sha256(_) => "SHA-256",
-        };
-        let package = recorded.package;
-        (agrees && is_same).then_some((
+        // Both digests are of one pass over one file.
+        let file = hash::open(&path).ok()?;
+        let (hashed, md5) = hash::file_with_md5(&file, Limits::default()).ok()?;
+        let digest = hashed.trusted()?;
+        let by = recorded.kind();
+        recorded.is_of(digest, md5).then_some((
             path,
             Vouched {
                 digest,
-                package,
+                package: recorded.package,
                 by,
             },
         ))
@@ -190,6 +183,26 @@ fn rewrite(config: &mut AppConfig, by_path: &BTreeMap<PathBuf, Pin>) {
                 }));
             }
         }
+    }
+}
+
+impl Plan {
+    /// Has what is kept follow an upgrade.
+    fn follow(&mut self, path: PathBuf, found: Vouched) {
+        let Some(pin) = self.by_path.get_mut(&path) else {
+            return;
+        };
+        if pin.digest == found.digest {
+            return;
+        }
+        self.followed.push(Followed {
+            path,
+            was: pin.digest,
+            is: found.digest,
+            package: found.package.clone(),
+            by: found.by,
+        });
+        *pin = pin.becomes(found.digest, Some(found.package));
     }
 }
 
@@ -305,14 +318,17 @@ impl Pins {
         plan
     }
 
-    /// The same while the rules are in force: these files are others by now.
+    /// The same while the rules are in force: these files are others by now, as packages have them
+    /// on record.
     pub(super) fn plan_for(
         &self,
         config: &mut AppConfig,
-        others: &BTreeMap<PathBuf, Digest>,
+        others: BTreeMap<PathBuf, Vouched>,
     ) -> Plan {
         let mut plan = self.plan_of_kept();
-        follow(&mut plan, others);
+        for (path, found) in others {
+            plan.follow(path, found);
+        }
         rewrite(config, &plan.by_path);
         plan
     }
@@ -431,21 +447,10 @@ impl Pins {
 /// Follows those of these files that a package has on record as they are.
 fn follow(plan: &mut Plan, others: &BTreeMap<PathBuf, Digest>) {
     for (path, found) in vouched(others.keys().map(PathBuf::as_path)) {
-        let Some(pin) = plan.by_path.get_mut(&path) else {
-            continue;
-        };
         // It may have been exchanged since it was seen: then it is looked at again.
-        if others.get(&path) != Some(&found.digest) || pin.digest == found.digest {
-            continue;
+        if others.get(&path) == Some(&found.digest) {
+            plan.follow(path, found);
         }
-        plan.followed.push(Followed {
-            path,
-            was: pin.digest,
-            is: found.digest,
-            package: found.package.clone(),
-            by: found.by,
-        });
-        *pin = pin.becomes(found.digest, Some(found.package));
     }
 }
 

@@ -13,8 +13,8 @@ use std::{
 use serde::Serialize;
 use weir_identity::{
     Criterion, Digest, Program, Rule,
-    hash::FileKey,
-    packages::{self, Recorded, Records, Written},
+    hash::{self, FileKey},
+    packages::{self, PackedDigest, Recorded, Records, Written},
 };
 
 use super::{facts::digest_of, objects::Objects};
@@ -42,6 +42,9 @@ pub struct Replaced {
     pub is: Option<Digest>,
     /// What is on record of the path.
     pub record: PackageRecord,
+    /// By which digest the record agrees.
+    #[serde(skip)]
+    pub(super) by: Option<&'static str>,
 }
 
 /// What dpkg or rpm says of a file.
@@ -116,6 +119,7 @@ pub(super) struct NamedFiles {
     looked: Instant,
     /// Paths at which another file was found than the one that was looked at last.
     fresh: Vec<PathBuf>,
+    records: Records,
     /// When the records were written, as far as they were asked.
     written: Option<Written>,
 }
@@ -144,6 +148,20 @@ fn names_content(rule: &Rule) -> bool {
     })
 }
 
+/// A file that was read, and its digests; no MD5: nothing was read, for it was known.
+type Read = (FileKey, Digest, Option<[u8; 16]>);
+
+/// Is this file the one on record? `None`: it is there no more.
+fn agrees(path: &Path, recorded: &Recorded, (read, sha256, md5): Read) -> Option<bool> {
+    if md5.is_some() || matches!(recorded.digest, PackedDigest::Sha256(_)) {
+        return Some(recorded.is_of(sha256, md5.unwrap_or_default()));
+    }
+    let file = hash::open(path).ok()?;
+    let agrees = packages::is_as_recorded(&file, recorded, COMPARED_WITHIN).unwrap_or(false);
+    let is_same = FileKey::of(&file.metadata().ok()?) == read;
+    is_same.then_some(agrees)
+}
+
 impl NamedFiles {
     /// Watches nothing until rules name something.
     pub fn new(now: Instant) -> Self {
@@ -151,6 +169,7 @@ impl NamedFiles {
             by_path: BTreeMap::new(),
             looked: now,
             fresh: Vec::new(),
+            records: Records::default(),
             written: None,
         }
     }
@@ -223,10 +242,10 @@ impl NamedFiles {
         let named = named(rules);
         // Of files that were not on record it is asked again when the records are others: a
         // package manager puts files in their places first.
-        let written = Some(Records::default().written());
+        let written = Some(self.records.written());
         let is_news = self.written.is_some() && self.written != written;
         self.written = written;
-        let mut asked: Vec<(PathBuf, FileKey, Option<Digest>)> = Vec::new();
+        let mut asked: Vec<(PathBuf, FileKey, Option<Read>)> = Vec::new();
         for (path, watched) in &mut self.by_path {
             let is_off_record =
                 |replaced: &Replaced| !matches!(replaced.record, PackageRecord::Agrees(_));
@@ -242,13 +261,13 @@ impl NamedFiles {
             if watched.file == Some(file) || asked.len() == MAX_ASKED {
                 continue;
             }
-            let is = match objects.digest(path) {
-                Ok((_, digest)) if digest == watched.digest || named.contains(&digest) => {
+            let is = match objects.digest_and_md5(path) {
+                Ok((_, digest, _)) if digest == watched.digest || named.contains(&digest) => {
                     self.fresh.push(path.clone());
                     (watched.file, watched.replaced) = (Some(file), None);
                     continue;
                 }
-                Ok((_, digest)) => Some(digest),
+                Ok((read, digest, md5)) => Some((read, digest, md5)),
                 // Later.
                 Err(why) if why.is_for_now() => continue,
                 Err(_) => None,
@@ -258,27 +277,35 @@ impl NamedFiles {
         if asked.is_empty() {
             return;
         }
-        let files = asked.iter();
-        let files: Vec<_> = files
-            .filter_map(|(path, _, is)| Some((path.clone(), (*is)?)))
-            .collect();
-        let mut records = PackageRecord::of_all(&files);
-        for (path, file, is) in asked {
-            let record = match is {
-                Some(_) => records.remove(&path),
-                None => Some(PackageRecord::None),
-            };
-            // Else it was exchanged meanwhile, and is looked at again.
-            if let Some(record) = record
-                && let Some(watched) = self.by_path.get_mut(&path)
-            {
+        let files = asked.iter().filter(|(_, _, is)| is.is_some());
+        let files: Vec<_> = files.map(|(path, ..)| path.as_path()).collect();
+        let (mut records, _) = self.records.of(&files);
+        for (path, mut file, is) in asked {
+            let (mut digest, mut record, mut by) = (None, PackageRecord::None, None);
+            if let Some((read, sha256, md5)) = is {
+                // If it is another one than was there a moment ago, that one is looked at again.
+                (digest, file) = (Some(sha256), read);
+                if let Some(recorded) = records.remove(&path) {
+                    record = match agrees(&path, &recorded, (read, sha256, md5)) {
+                        // It was exchanged meanwhile, and is looked at again.
+                        None => continue,
+                        Some(true) => {
+                            by = Some(recorded.kind());
+                            PackageRecord::Agrees(recorded.package)
+                        }
+                        Some(false) => PackageRecord::Differs(recorded.package),
+                    };
+                }
+            }
+            if let Some(watched) = self.by_path.get_mut(&path) {
                 watched.file = Some(file);
                 watched.replaced = Some(Replaced {
                     path: path.clone(),
                     rule: watched.rule.clone(),
                     was: watched.digest,
-                    is,
+                    is: digest,
                     record,
+                    by,
                 });
                 self.fresh.push(path);
             }
@@ -387,6 +414,62 @@ mod tests {
         assert_eq!(files.replaced().count(), 1);
         files.follow(&[]);
         assert_eq!(files.replaced().count(), 0);
+    }
+
+    /// Everybody else waits while it is read.
+    #[test]
+    fn an_upgraded_file_is_read_once() {
+        const LENGTH: u64 = 64 << 20;
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tool");
+        fs::write(&path, "one").unwrap();
+        let pinned = weir_identity::Pinned {
+            path: path.clone(),
+            digest: digest_of(&path).unwrap(),
+        };
+        let rules = [rule("tool", Criterion::Path(vec![pinned.clone()]))];
+        let mut files = NamedFiles::new(Instant::now());
+        files.records = Records::of_dpkg(dir.path());
+        let mut objects = Objects::default();
+        files.follow(&rules);
+        let next = dir.path().join("next");
+        File::create(&next).unwrap().set_len(LENGTH).unwrap();
+        fs::rename(&next, &path).unwrap();
+        // md5sum of so many zeros.
+        let name = path.to_str().unwrap().trim_start_matches('/');
+        let record = format!("7f614da9329cd3aebf59b91aadc30bf0  {name}\n");
+        fs::write(dir.path().join("tool.md5sums"), record).unwrap();
+        let read_by_now = || -> u64 {
+            let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+            let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+            read.unwrap().parse().unwrap()
+        };
+        let before = read_by_now();
+        // A child that another test starts has each descriptor until it calls exec.
+        while files.replaced().count() == 0 {
+            files.look_now(&rules, &mut objects);
+        }
+        let replaced = files.replaced().next().unwrap();
+        assert_eq!(replaced.record, PackageRecord::Agrees("tool".to_owned()));
+        assert_eq!(replaced.by, Some("MD5"));
+        assert_eq!(objects.digest(&path).map(|(_, is)| is).ok(), replaced.is);
+        let read = read_by_now() - before;
+        assert!((LENGTH..LENGTH + (1 << 20)).contains(&read), "{read}");
+        // What is known is compared with a record that comes later.
+        files.records = Records::of_dpkg(&dir.path().join("none"));
+        files.written = Some(files.records.written());
+        files.by_path.get_mut(&path).unwrap().file = None;
+        files.look_now(&rules, &mut objects);
+        let replaced = files.replaced().next().unwrap();
+        assert_eq!(
+            (&replaced.record, replaced.by),
+            (&PackageRecord::None, None)
+        );
+        files.records = Records::of_dpkg(dir.path());
+        files.look_now(&rules, &mut objects);
+        let replaced = files.replaced().next().unwrap();
+        assert_eq!(replaced.record, PackageRecord::Agrees("tool".to_owned()));
     }
 
     #[test]
