@@ -1,6 +1,7 @@
 //! Rules about programs that are out of the ordinary: on a file system that somebody else
-//! holds, and whose holder has stopped; with very many mappings; in a container that sees
-//! another tree of control groups; and gone, while their connections are there.
+//! holds, and whose holder has stopped; on one that is unmounted once they have ended; with very
+//! many mappings; in a container that sees another tree of control
+//! groups; and gone, while their connections are there.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -106,6 +107,81 @@ fn root_a_program_on_fuse_is_not_trusted_and_its_holder_not_waited_for() {
     let (code, told) = host.host.ask(&["app", "list"]);
     assert_eq!(code, Some(0), "{told}");
     remote.hang(false);
+}
+
+/// A file system in memory, and `umount` with options for it.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn mount() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "weir"]).arg(dir.path()).status();
+        assert!(mounted.unwrap().success());
+        Self(dir)
+    }
+
+    fn unmount(&self, options: &[&str]) -> bool {
+        let mut umount = Command::new("umount");
+        let done = umount.args(options).arg(self.0.path()).output();
+        done.is_ok_and(|done| done.status.success())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        self.unmount(&["-l"]);
+    }
+}
+
+/// What has ended keeps no file system busy, whosever its files were, and is known again when it
+/// comes back.
+#[test]
+fn root_a_file_system_can_be_unmounted_once_nobody_runs_a_program_of_it() {
+    const PYTHON: &str = "/usr/bin/python3";
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.python]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        app_host::sha256(PYTHON),
+    );
+    let Some(host) = TestHost::new("unmount", &rules) else {
+        return;
+    };
+    let tmpfs = Tmpfs::mount();
+    let script = connects_at_each_line("print('ready', flush=True)");
+    let begin = |name: &str| {
+        let program = tmpfs.0.path().join(name);
+        let mut python = host.begin(&[program.to_str().unwrap(), "-c", &script]);
+        assert_eq!(python.line(), "ready");
+        for address in ["127.0.0.1", "::1"] {
+            soon("a copy of python to be known", || {
+                python.say(address);
+                (python.line() == "connected").then_some(())
+            });
+        }
+        python
+    };
+    let copy = |name: &str, owner: u32| {
+        let to = tmpfs.0.path().join(name);
+        // By a process of its own: a child of another test could have a descriptor of ours.
+        let done = Command::new("cp").arg(PYTHON).arg(&to).status();
+        assert!(done.unwrap().success());
+        std::os::unix::fs::chown(&to, Some(owner), None).unwrap();
+    };
+    copy("python-of-root", 0);
+    copy("python-of-another", 1000);
+    for name in ["python-of-root", "python-of-another"] {
+        drop(begin(name));
+    }
+    // It is known, and whoever wants to write to it would wait.
+    assert!(!tmpfs.unmount(&[]));
+    let running = begin("python-of-root");
+    // That one ends keeps nobody from it that is run by others.
+    drop(begin("python-of-another"));
+    drop(running);
+    drop(begin("python-of-root"));
+    soon("nobody to be known who has its files", || {
+        tmpfs.unmount(&[]).then_some(())
+    });
 }
 
 /// Maps two files in turns until the kernel gives no more mappings, and leaves a few.

@@ -38,7 +38,7 @@ mod why;
 mod why_socket;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
@@ -495,10 +495,21 @@ impl Apps {
         let mut config = state.config.clone();
         let plan = match others.is_empty() {
             true => {
-                let (programs, objects) = (&state.programs, &mut state.objects);
+                let State {
+                    programs,
+                    objects,
+                    round,
+                    ..
+                } = &mut *state;
                 let plan = self.pins.plan_without_previous(&mut config, |paths| {
                     let mut run = pins::executables_run(paths, objects)?;
-                    run.extend(programs.executables_in_use());
+                    let known: BTreeSet<_> = programs.executables_in_use().collect();
+                    // From another path, or they have ended since the last round.
+                    let previous = self.pins.previous();
+                    if previous.difference(&run).any(|is| known.contains(is)) {
+                        round.hasten(Instant::now());
+                    }
+                    run.extend(known);
                     Ok(run)
                 });
                 plan.unwrap_or_else(|error| {
@@ -891,6 +902,9 @@ impl Apps {
         state.followed = Instant::now();
         state.look_again()?;
         state.go_round()?;
+        if state.round.take_news() {
+            self.pins.look_soon();
+        }
         if self.learning.end_in_time() {
             state.set_learns(false)?;
         }

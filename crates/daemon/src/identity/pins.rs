@@ -400,6 +400,19 @@ impl Pins {
         Ok(Some(plan))
     }
 
+    /// Files of before upgrades that rules are about.
+    pub(super) fn previous(&self) -> BTreeSet<Digest> {
+        let table = self.table();
+        let all = table.by_path.values().flat_map(|pin| &pin.previous);
+        all.copied().collect()
+    }
+
+    /// It is known who runs no more: it is looked at once whether that is of a file of before an
+    /// upgrade.
+    pub(super) fn look_soon(&self) {
+        self.table().looked = None;
+    }
+
     /// The rules of a plan are in force: this is what is kept from here on.
     pub(super) fn keep(&self, plan: Plan) {
         let mut table = self.table();
@@ -595,7 +608,8 @@ mod tests {
             pins.plan_to_accept(&mut second, Path::new("/opt/other"), digest(2))
                 .is_none()
         );
-        let soon = || pins.table().looked = None;
+        let soon = || pins.look_soon();
+        assert_eq!(pins.previous(), BTreeSet::from([digest(1)]));
         // Nobody can say who runs what: nothing is concluded from that.
         let error = pins.plan_without_previous(&mut second, |_| Err(io::Error::other("no")));
         assert_eq!(error.unwrap_err().to_string(), "no");

@@ -42,7 +42,7 @@ pub struct Programs {
 
 /// A program that so many rounds have not met runs no more: one that is started anew while the old
 /// one ends may be missed by one of them.
-const IDLE: u8 = 2;
+pub const IDLE: u8 = 2;
 
 /// The same program, whoever's it is.
 pub fn of_any_user(key: &Key) -> Key {
@@ -244,15 +244,19 @@ impl Programs {
     }
 
     /// A round over all processes, which began at this time, has met all but these, which are of
-    /// any user.
-    pub fn end_round(&mut self, begun: Instant, unmet: &HashMap<Key, bool>) {
+    /// any user; true: somebody runs no more who did before.
+    pub fn end_round(&mut self, begun: Instant, unmet: &HashMap<Key, bool>) -> bool {
         let before = self.known.values_mut().filter(|one| one.since < begun);
+        let mut is_news = false;
         for program in before {
+            let was_idle = program.is_idle();
             program.idle = match unmet.contains_key(&of_any_user(&program.key)) {
                 false => 0,
                 true => program.idle.saturating_add(1),
             };
+            is_news |= program.is_idle() && !was_idle;
         }
+        is_news
     }
 
     /// The files of those that somebody runs, and that are known by their keys.
@@ -410,24 +414,25 @@ mod tests {
                 };
                 unmet.remove(&of_any_user(&seen));
             }
-            programs.end_round(begun, &unmet);
+            programs.end_round(begun, &unmet)
         };
         // One that was noted while the round went on may have been passed by.
         let before = Instant::now() - Duration::from_secs(1);
         for _ in 0..3 {
-            round(&mut programs, before, &[1]);
+            assert!(!round(&mut programs, before, &[1]));
         }
         assert_eq!(in_use(&programs), of(&[1, 2, 3]));
         // One round is not enough, and who comes back is there again.
-        round(&mut programs, Instant::now(), &[1]);
-        round(&mut programs, Instant::now(), &[1, 2]);
+        assert!(!round(&mut programs, Instant::now(), &[1]));
+        assert!(round(&mut programs, Instant::now(), &[1, 2]));
         assert_eq!(in_use(&programs), of(&[1, 2]));
         assert_eq!(
             programs.of_any_user(),
             HashMap::from([(key(1), false), (key(2), false), (key(3), true)])
         );
-        round(&mut programs, Instant::now(), &[1]);
-        round(&mut programs, Instant::now(), &[1]);
+        assert!(!round(&mut programs, Instant::now(), &[1]));
+        assert!(round(&mut programs, Instant::now(), &[1]));
+        assert!(!round(&mut programs, Instant::now(), &[1]));
         assert_eq!(in_use(&programs), of(&[1]));
         let all = BTreeSet::from([file(1), file(2)]);
         assert_eq!(programs.release_idle(&all), [key(2)]);

@@ -10,10 +10,15 @@ use std::{
 
 use weir_bpf::identity::Key;
 
-use super::{programs::of_any_user, state::State};
+use super::{
+    programs::{IDLE, of_any_user},
+    state::State,
+};
 
 /// How long after one round the next one begins.
 const PAUSE: Duration = Duration::from_secs(10);
+/// So often somebody who waits for it has two rounds begin without that pause.
+const HASTEN: Duration = Duration::from_secs(60);
 /// So long processes are looked at in one second.
 const AT_ONCE: Duration = Duration::from_millis(20);
 
@@ -25,6 +30,11 @@ pub(super) struct Round {
     is_open: bool,
     /// When it began, or the last one ended.
     since: Instant,
+    /// So many begin without a pause, and when that was asked for.
+    hasty: u8,
+    hastened: Option<Instant>,
+    /// The last one has shown that somebody runs no more, which nobody has taken note of yet.
+    is_news: bool,
     /// The programs that were known when it began and were not met yet, of any user, and whether
     /// they have run no more before.
     unmet: HashMap<Key, bool>,
@@ -37,8 +47,42 @@ impl Round {
             left: Vec::new(),
             is_open: false,
             since: now,
+            hasty: 0,
+            hastened: None,
+            is_news: false,
             unmet: HashMap::new(),
         }
+    }
+
+    /// Somebody waits to be told who runs no more. Not more often than each [`HASTEN`]: it may be
+    /// that they run on.
+    pub(super) fn hasten(&mut self, now: Instant) {
+        if self.hastened.is_none_or(|at| at + HASTEN <= now) {
+            (self.hasty, self.hastened) = (IDLE, Some(now));
+        }
+    }
+
+    /// Has it shown since this was asked last that somebody runs no more?
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
+    }
+
+    /// Is it time to begin one?
+    fn is_due(&self, now: Instant) -> bool {
+        self.hasty > 0 || now.duration_since(self.since) >= PAUSE
+    }
+
+    fn begin(&mut self, unmet: HashMap<Key, bool>, now: Instant) {
+        self.hasty = self.hasty.saturating_sub(1);
+        (self.left, self.unmet) = (processes(), unmet);
+        (self.is_open, self.since) = (true, now);
+    }
+
+    /// The time at which it began, and who was not met.
+    fn end(&mut self, now: Instant) -> (Instant, HashMap<Key, bool>) {
+        self.is_open = false;
+        let begun = std::mem::replace(&mut self.since, now);
+        (begun, std::mem::take(&mut self.unmet))
     }
 }
 
@@ -58,15 +102,10 @@ impl State {
     pub(super) fn go_round(&mut self) -> Result<(), weir_bpf::Error> {
         let now = Instant::now();
         if !self.round.is_open {
-            if now.duration_since(self.round.since) < PAUSE {
+            if !self.round.is_due(now) {
                 return Ok(());
             }
-            self.round = Round {
-                left: processes(),
-                is_open: true,
-                since: now,
-                unmet: self.programs.of_any_user(),
-            };
+            self.round.begin(self.programs.of_any_user(), now);
         }
         while let Some(pid) = self.round.left.pop() {
             if let Some((_, seen)) = self.look_at(pid)?
@@ -80,8 +119,42 @@ impl State {
                 return Ok(());
             }
         }
-        self.programs.end_round(self.round.since, &self.round.unmet);
-        self.round = Round::new(Instant::now());
+        let (begun, unmet) = self.round.end(Instant::now());
+        self.round.is_news |= self.programs.end_round(begun, &unmet);
         self.give_back_leases()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_rounds_has_two_begin_at_once() {
+        let mut now = Instant::now();
+        let mut round = Round::new(now);
+        let is_begun = |round: &mut Round, now: Instant| {
+            let is_due = round.is_due(now);
+            if is_due {
+                round.begin(HashMap::new(), now);
+                assert_eq!(round.end(now).0, now);
+            }
+            is_due
+        };
+        assert!(!is_begun(
+            &mut round,
+            now + PAUSE - Duration::from_millis(1)
+        ));
+        round.hasten(now);
+        let begun: Vec<_> = (0..4).map(|_| is_begun(&mut round, now)).collect();
+        assert_eq!(begun, [true, true, false, false]);
+        // Those that he waits for run on: no more rounds than before.
+        now += PAUSE;
+        round.hasten(now);
+        assert!(is_begun(&mut round, now) && !is_begun(&mut round, now));
+        now += HASTEN;
+        round.hasten(now);
+        assert!(is_begun(&mut round, now) && is_begun(&mut round, now));
+        assert!(!is_begun(&mut round, now));
     }
 }
