@@ -1,6 +1,6 @@
 //! Rules about programs that are out of the ordinary: on a file system that somebody else
 //! holds, and whose holder has stopped; on one that is unmounted once they have ended; with very
-//! many mappings; in a container that sees another tree of control
+//! many mappings, and changing them all the time; in a container that sees another tree of control
 //! groups; and gone, while their connections are there.
 
 #[path = "common/app_host.rs"]
@@ -182,6 +182,54 @@ fn root_a_file_system_can_be_unmounted_once_nobody_runs_a_program_of_it() {
     soon("nobody to be known who has its files", || {
         tmpfs.unmount(&[]).then_some(())
     });
+}
+
+/// Maps a file very often, and goes on to change its mappings, in each of eight processes, which
+/// connect all the time.
+const RESTLESS: &str = "
+import ctypes, mmap, os, socket, sys, threading, time
+f = os.open(sys.argv[1], os.O_RDONLY)
+kept = [mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC) for n in range(4000)]
+os.setuid(65534)
+for n in range(8):
+    if os.fork() == 0: break
+def change():
+    while True:
+        mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
+        time.sleep(.0005)
+threading.Thread(target=change).start()
+while True:
+    for family, address in (socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'):
+        s = socket.socket(family); s.setblocking(False)
+        try: s.connect((address, 8080))
+        except OSError: pass
+        time.sleep(.1); s.close()
+";
+
+/// Programs of one user whose mappings change all the time are not looked at for long, and others
+/// are judged meanwhile.
+#[test]
+fn root_programs_that_never_stand_still_keep_no_others_waiting() {
+    let Some(host) = TestHost::new("restless", &app_host::curl_only()) else {
+        return;
+    };
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = dir.path().join("code");
+    fs::write(&file, vec![7; 4096]).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(dir.path(), mode).unwrap();
+    let _restless = host.begin(&["/usr/bin/python3", "-c", RESTLESS, file.to_str().unwrap()]);
+    soon("the alert about their user", || {
+        let alerts = host.host.alerts();
+        let has = |words: &str| alerts.contains(words);
+        (has("app:restless") && has("processes of user 65534 that are not known yet wait"))
+            .then_some(())
+    });
+    for address in ADDRESSES {
+        soon("curl to be known beside them", || {
+            (host.curl(address) == "200").then_some(())
+        });
+    }
 }
 
 /// Maps two files in turns until the kernel gives no more mappings, and leaves a few.

@@ -1016,12 +1016,12 @@ impl Apps {
                 );
             }
         }
-        match state.restless.put_off(Instant::now()) {
+        match state.restless.words(Instant::now()) {
             None => self.alerts.clear(ABOUT_RESTLESS),
-            Some((pid, count)) => self.alerts.raise(
+            Some(words) => self.alerts.raise(
                 ABOUT_RESTLESS,
                 format!(
-                    "{count} processes change their mappings all the time, process {pid} for one: nobody can say who they are (unknown = {:?} decides), and they are looked at less and less often, each once a minute at last",
+                    "{words}; unknown = {:?} decides",
                     state.policy.unknown.name()
                 ),
             ),

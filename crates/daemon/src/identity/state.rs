@@ -32,7 +32,7 @@ use super::{
     programs::Programs,
     prompt::{Prompts, started},
     replaced::NamedFiles,
-    restless::Restless,
+    restless::{Restless, Whose},
     round::Round,
     short_lived::ShortLivedPrograms,
 };
@@ -495,10 +495,7 @@ impl State {
 
     /// Looks at a process: at the first of its threads, which has its number, or where that has
     /// ended, and has no mappings any more, at another one.
-    pub(super) fn look_at(
-        &self,
-        pid: u32,
-    ) -> Result<Option<(u32, kernel::Seen)>, weir_bpf::Error> {
+    pub(super) fn look_at(&self, pid: u32) -> Result<Option<(u32, kernel::Seen)>, weir_bpf::Error> {
         if let Some(seen) = self.identity.look_at(pid)? {
             return Ok(Some((pid, seen)));
         }
@@ -572,7 +569,9 @@ impl State {
         // It is there, and is looked at later.
         if let Some(started) = started(pid) {
             let took = looking(&self.objects);
-            self.restless.note(pid, started, took, Instant::now());
+            let whose = Whose::of(pid);
+            self.restless
+                .note((pid, started), whose, took, Instant::now());
         }
         Ok(None)
     }
@@ -587,7 +586,10 @@ impl State {
         tell: bool,
     ) -> Result<Identified, weir_bpf::Error> {
         let now = Instant::now();
-        if self.restless.is_put_off(pid, || started(pid), now) {
+        if self
+            .restless
+            .is_put_off(pid, || started(pid), || Whose::of(pid), now)
+        {
             return Ok(Identified::PutOff);
         }
         let Some((mut seen, mut read)) = self.read(pid)? else {
