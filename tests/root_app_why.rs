@@ -7,9 +7,17 @@ mod common;
 #[path = "common/plain.rs"]
 mod plain;
 
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    process::{ChildStdin, Command, Stdio},
+    time::{Duration, Instant},
+};
+
 use app_host::{Running, TestHost, sha256};
 use common::soon;
 use serde_json::Value;
+use weir_netlab::Child;
 
 /// A program that makes sockets as it is told, one line each, and says their numbers.
 const SOCKETS: &str = r#"
@@ -330,5 +338,102 @@ fn root_a_connection_without_a_process_is_told_of_by_its_record() {
             .host
             .ask(&["app", "why", &format!("tcp:{shown}:{port}")]);
         assert!(said.contains("no process that has it open"), "{said}");
+    }
+}
+
+/// Maps files executable that take long to read, and listens.
+const LONG: &str = "
+import mmap, os, socket, sys
+kept = []
+for path in sys.argv[1:]:
+    f = os.open(path, os.O_RDONLY)
+    kept.append(mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC))
+for family, address in (socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'):
+    s = socket.socket(family); s.bind((address, 0)); s.listen(4); kept.append(s)
+    print(s.getsockname()[1], flush=True)
+sys.stdin.read()
+";
+
+/// One that nobody judges, so that it is read for answers alone.
+struct Slow {
+    _process: Child,
+    _input: ChildStdin,
+    _files: tempfile::TempDir,
+    pid: String,
+    /// Its sockets, of IPv4 and of IPv6.
+    sockets: Vec<String>,
+}
+
+impl Slow {
+    fn new(host: &TestHost) -> Self {
+        // Holes in memory, which take no room. Each is read within two seconds, and all are not.
+        let files = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", LONG]);
+        for number in 0..40 {
+            let path = files.path().join(number.to_string());
+            let file = File::create(&path).unwrap();
+            file.set_len(256 << 20).unwrap();
+            command.arg(path);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = host.space.spawn(command).unwrap();
+        let input = process.inner().stdin.take().unwrap();
+        let lines = BufReader::new(process.inner().stdout.take().unwrap()).lines();
+        let sockets = ["127.0.0.1", "[::1]"].into_iter().zip(lines);
+        let sockets = sockets.map(|(address, port)| format!("tcp:{address}:{}", port.unwrap()));
+        Self {
+            sockets: sockets.collect(),
+            pid: process.inner().id().to_string(),
+            _process: process,
+            _input: input,
+            _files: files,
+        }
+    }
+}
+
+/// Others wait while files are read for an answer: so it is given within two seconds, and says so.
+#[test]
+fn root_what_takes_too_long_to_read_is_said_and_not_waited_for() {
+    let Some(host) = TestHost::new("long", &rules()) else {
+        return;
+    };
+    let asked = |asked: &str| -> Value {
+        let (_, said) = host.host.ask(&["app", "why", asked, "--json"]);
+        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{asked}: {said}"))
+    };
+    // What each answer takes, on a machine that does something else as well.
+    let soon_enough = |begun: Instant| {
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    };
+    for family in 0..2 {
+        let slow = Slow::new(&host);
+        let begun = Instant::now();
+        let why = asked(&slow.sockets[family]);
+        soon_enough(begun);
+        assert_eq!(why["gave_up"], true, "{why}");
+        assert_eq!(why["sockets"].as_array().unwrap().len(), 1, "{why}");
+        // For people, of another one that nobody has read.
+        let other = Slow::new(&host);
+        let named = [&other.pid, &other.sockets[1]][family];
+        let (_, said) = host.host.ask(&["app", "why", named]);
+        assert!(said.contains("gave up after 2 s"), "{said}");
+    }
+    let slow = Slow::new(&host);
+    let begun = Instant::now();
+    let why = asked(&slow.pid);
+    soon_enough(begun);
+    assert_eq!(why["gave_up"], true, "{why}");
+    assert_eq!(why["aggregate"], Value::Null, "{why}");
+    // What was read is known: there is an answer some time.
+    let why = soon("all to be read", || {
+        let why = asked(&slow.pid);
+        (why["gave_up"] == false).then_some(why)
+    });
+    assert!(why["aggregate"].is_string(), "{why}");
+    for socket in &slow.sockets {
+        let why = asked(socket);
+        assert_eq!(why["gave_up"], false, "{why}");
     }
 }

@@ -323,9 +323,23 @@ fn who(common: &Common, args: &Args) -> anyhow::Result<Said> {
     Ok(Said { keys, about, name })
 }
 
+/// So often it is asked who a process is, whose files take long to read.
+const ANSWERS: usize = 10;
+
 /// The aggregate of a process as it is now.
 fn whole_of(common: &Common, pid: u32) -> anyhow::Result<String> {
-    let why = common.client().get(&format!("/v1/app/why/{pid}"))?.ok()?;
+    let path = format!("/v1/app/why/{pid}");
+    let mut why = common.client().get(&path)?.ok()?;
+    // Each answer has the files that were read for those before.
+    for _ in 1..ANSWERS {
+        if why["gave_up"] != true {
+            break;
+        }
+        why = common.client().get(&path)?.ok()?;
+    }
+    if why["gave_up"] == true {
+        bail!("process {pid} has no aggregate yet: not all of its files were read in time");
+    }
     let whole = why["aggregate"].as_str();
     let whole = whole.with_context(|| {
         format!("process {pid} has no aggregate: a file of it has no SHA-256 that counts")

@@ -102,6 +102,11 @@ fn process(common: &Common, pid: u32, is_json: bool) -> anyhow::Result<ExitAnswe
     if why["is_known"] != true {
         show::line("  has not been asked about by the kernel since it became what it is")?;
     }
+    if why["gave_up"] == true {
+        show::line(
+            "  gave up after 2 s: not all of its files were read, and those have no SHA-256 here; ask again",
+        )?;
+    }
     match why["sockets"].as_u64() {
         Some(0) => show::line(
             "  has no socket of IPv4 or IPv6 that is bound or connected: rules are asked when it connects, sends or listens",

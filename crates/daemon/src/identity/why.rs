@@ -1,11 +1,11 @@
 //! Who a process is, and which rules are about it; or why nobody can say.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use weir_identity::Digest;
 
-use super::{Apps, State};
+use super::{Apps, State, objects::NoDigest};
 
 /// Why a process may or may not.
 #[derive(Debug, Clone, Serialize)]
@@ -22,6 +22,9 @@ pub struct WhyProgram {
     pub is_judged: bool,
     /// The kernel knows it.
     pub is_known: bool,
+    /// Not all of its files were read within two seconds: these have no SHA-256 here, and rules that
+    /// ask for it are not met.
+    pub gave_up: bool,
     /// What the walk over its mappings took, in microseconds.
     pub walk_us: f64,
     /// Each rule in its order, and whether it is about the program.
@@ -89,6 +92,8 @@ impl NoProgram {
     }
 }
 
+/// So long processes are looked at for an answer: programs that are asked about meanwhile wait.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Descriptors of a process that are looked at.
 const MAX_DESCRIPTORS: usize = 65_536;
 /// Where the kernel lists sockets, by kind, with their inodes.
@@ -132,9 +137,15 @@ impl Apps {
         let Some(state) = &mut *guard else {
             return Ok(None);
         };
-        let Some((seen, read)) = state.read(pid)? else {
+        let Some((seen, mut read)) = state.within(ANSWERS_WITHIN, |state| state.read(pid))? else {
             return Ok(Some(Err(NoProgram::of(pid))));
         };
+        let mut gave_up = matches!(read.without, Some((_, NoDigest::Later)));
+        // What it is was found when there was time.
+        if gave_up && let Some(known) = state.programs.by_key(&seen.key) {
+            gave_up = matches!(known.read.without, Some((_, NoDigest::Later)));
+            read.program.clone_from(&known.read.program);
+        }
         let State {
             policy,
             cgroup,
@@ -156,6 +167,7 @@ impl Apps {
             sockets: sockets(pid),
             is_judged,
             is_known: programs.has(&seen.key),
+            gave_up,
             walk_us: seen.walk_ns as f64 / 1000.0,
             rules: rules.collect(),
             default: policy.default.name(),

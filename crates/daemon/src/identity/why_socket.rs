@@ -7,7 +7,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use serde::Serialize;
@@ -28,6 +27,7 @@ use super::{
     namespaces,
     objects::NoDigest,
     programs::KnownProgram,
+    why::ANSWERS_WITHIN,
 };
 
 /// Sockets that are told of; of more it is said how many there are.
@@ -35,8 +35,6 @@ const MAX_SOCKETS: usize = 64;
 /// Descriptors of one socket, and processes in all, that are looked at.
 const MAX_DESCRIPTORS: usize = 256;
 const MAX_PROCESSES: usize = 256;
-/// So long processes are looked at: programs that are asked about meanwhile wait.
-const WITHIN: Duration = Duration::from_secs(2);
 /// Flows of datagrams of all these sockets that are told of.
 const MAX_FLOWS: usize = 256;
 
@@ -574,7 +572,7 @@ impl Apps {
             return Ok(None);
         };
         let mut reads = Reads::default();
-        let sockets = state.within(WITHIN, |state| {
+        let sockets = state.within(ANSWERS_WITHIN, |state| {
             let sockets = found.iter().map(|found| {
                 let cookie = found.socket.cookie;
                 let own = flows.iter().filter(|(of, _)| *of == cookie);
