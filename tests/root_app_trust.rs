@@ -267,6 +267,46 @@ fn root_of_two_files_that_an_overlay_gives_one_number_both_are_seen() {
     may_not(&host, &words);
 }
 
+/// Whoever has a user namespace mounts an overlay over a file of his own, and writes to that one
+/// while a lease is held on the overlay's.
+#[test]
+fn root_a_file_of_an_overlay_of_a_user_namespace_has_no_digest() {
+    const SCRIPT: &str = "set -e; cd \"$0\"; mount -t tmpfs none lower; cd lower; \
+        mkdir lower upper work merged; cp ../program lower/program; \
+        mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work$1 merged || { echo lacks; exit; }; \
+        exec merged/program nothing";
+    if skipped(&["unshare", "mount"]) {
+        return;
+    }
+    let made = host("userlayers", |program| {
+        fs::create_dir(Path::new(program).with_file_name("lower")).unwrap();
+        by_itself(program)
+    });
+    let Some((host, program)) = made else {
+        return;
+    };
+    let dir = host.host.path(".").to_str().unwrap().to_owned();
+    may(&host, &[&program, "nothing"]);
+    let words =
+        |options, more| ["unshare", options, "sh", "-c", SCRIPT, &dir, more].map(str::to_owned);
+    let of_root = words("-m", "");
+    let of_user = words("-Urm", ",userxattr");
+    for (words, is_allowed) in [(of_root, true), (of_user, false)] {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut first = host.begin(&words);
+        let said = first.line();
+        drop(first);
+        if said == "lacks" {
+            eprintln!("skipped: overlay (probe: mount -t overlay)");
+            return;
+        }
+        match is_allowed {
+            true => may(&host, &words),
+            false => may_not(&host, &words),
+        }
+    }
+}
+
 /// Leases are given to whoever has files mapped, and there is room for 4,096. Who is open to write
 /// to a file is asked all the same.
 #[test]

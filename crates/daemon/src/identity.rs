@@ -100,7 +100,10 @@ use round::Round;
 pub use short_lived::ShortLived;
 use short_lived::ShortLivedPrograms;
 pub use signers::KnownSince;
-use state::{Identified, Retry, State, asks_container, asks_package, policy_of, tells_apart_by};
+use state::{
+    Identified, LOOK_AT_ALL, LOOK_AT_SOME, Retry, State, asks_container, asks_package, policy_of,
+    tells_apart_by,
+};
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 pub use weir_identity::{
     AppConfig, Verdict,
@@ -728,7 +731,7 @@ impl Apps {
         state.containers.ask_at(&config.container_sockets);
         let flags = policy_of(&policy, observe, state.learns);
         state.identity.put_flags(&flags)?;
-        let running = state.identify_running(false);
+        let running = state.identify_running(false, LOOK_AT_ALL);
         state.put(policy, made_of)?;
         state.programs.name_all(&state.identity)?;
         state.loaded.attach_noting()?;
@@ -773,22 +776,34 @@ impl Apps {
             }
             let Some(reader) = &events else { continue };
             match reader.read(WAIT) {
-                Ok(read) => read.iter().for_each(|event| {
-                    pulse.beat();
-                    fault::point("app-hear");
-                    self.hear(event);
-                }),
+                Ok(read) => {
+                    let mut tended = Instant::now();
+                    for event in &read {
+                        pulse.beat();
+                        fault::point("app-hear");
+                        self.hear(event);
+                        // The kernel takes leases by force after lease-break-time.
+                        if tended.elapsed() > WAIT {
+                            self.tend_and_alert();
+                            tended = Instant::now();
+                        }
+                    }
+                }
                 Err(error) => {
                     self.alerts.raise(ABOUT_EVENTS, error.to_string());
                     thread::sleep(FOLLOW);
                 }
             }
-            if let Err(error) = self.tend() {
-                self.alerts.raise(ABOUT_EVENTS, error.to_string());
-            }
+            self.tend_and_alert();
         }
         self.names.finish();
         self.learning.save_rest();
+    }
+
+    fn tend_and_alert(&self) {
+        if let Err(error) = self.tend() {
+            self.alerts.raise(ABOUT_EVENTS, error.to_string());
+        }
     }
 
     /// Records what programs do from now on, for this time or until it is stopped.
@@ -954,7 +969,7 @@ impl Apps {
             // Whom an event would have been about is asked about again, or found here.
             state.lost = lost;
             state.swept = Instant::now();
-            state.identify_running(true);
+            state.identify_running(true, LOOK_AT_SOME);
             state.identity.adopt_sockets()?;
             if state.config.prompt_timeout.is_some() {
                 state.identity.judge_anew()?;

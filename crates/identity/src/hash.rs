@@ -152,51 +152,99 @@ pub fn file_with_md5(file: &File, limits: Limits) -> Result<(Hashed, [u8; 16]), 
     Ok((hashed, md5.finalize().into()))
 }
 
-fn read(file: &File, limits: Limits, mut also: impl FnMut(&[u8])) -> Result<Hashed, HashError> {
-    const PORTION: usize = 256 << 10;
-    let stat = file.metadata()?;
-    if !stat.is_file() {
-        return Err(HashError::NoFile);
-    }
-    if stat.size() > limits.bytes {
-        return Err(HashError::TooLarge(stat.size(), limits.bytes));
-    }
-    let mutable = mutable_kind(file);
-    let begin = Instant::now();
-    let mut hasher = Sha256::new();
-    let mut portion = vec![0; PORTION];
-    let mut at = 0;
-    loop {
-        let read = match file.read_at(&mut portion, at) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read?,
-        };
-        if read == 0 {
-            break;
+fn read(file: &File, limits: Limits, also: impl FnMut(&[u8])) -> Result<Hashed, HashError> {
+    let mut reading = Reading::begin(file, limits.bytes)?;
+    let hashed = reading.go_on_with(file, limits.time, also)?;
+    hashed.ok_or(HashError::TooSlow(limits.time))
+}
+
+/// A file that is read for its digest a while at a time, as one that is large.
+#[derive(Debug)]
+pub struct Reading {
+    stat: fs::Metadata,
+    mutable: Option<&'static str>,
+    hasher: Sha256,
+    at: u64,
+    spent: Duration,
+}
+
+impl Reading {
+    /// Of a file of so many bytes at most.
+    ///
+    /// # Errors
+    /// [`HashError::Io`], [`HashError::NoFile`] and [`HashError::TooLarge`].
+    pub fn begin(file: &File, most: u64) -> Result<Self, HashError> {
+        let stat = file.metadata()?;
+        if !stat.is_file() {
+            return Err(HashError::NoFile);
         }
-        at += read as u64;
-        if at > stat.size() {
+        if stat.size() > most {
+            return Err(HashError::TooLarge(stat.size(), most));
+        }
+        Ok(Self {
+            mutable: mutable_kind(file),
+            hasher: Sha256::new(),
+            at: 0,
+            spent: Duration::ZERO,
+            stat,
+        })
+    }
+
+    /// How long was read so far.
+    pub fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Reads on for so long, of the same file; `None`: that was not enough.
+    ///
+    /// # Errors
+    /// [`HashError::Io`] and [`HashError::Changed`].
+    pub fn go_on(&mut self, file: &File, time: Duration) -> Result<Option<Hashed>, HashError> {
+        self.go_on_with(file, time, |_| ())
+    }
+
+    fn go_on_with(
+        &mut self,
+        file: &File,
+        time: Duration,
+        mut also: impl FnMut(&[u8]),
+    ) -> Result<Option<Hashed>, HashError> {
+        const PORTION: usize = 256 << 10;
+        let begin = Instant::now();
+        let mut portion = vec![0; PORTION];
+        loop {
+            let read = match file.read_at(&mut portion, self.at) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if read == 0 {
+                break;
+            }
+            self.at += read as u64;
+            if self.at > self.stat.size() {
+                return Err(HashError::Changed);
+            }
+            self.hasher.update(&portion[..read]);
+            also(&portion[..read]);
+            if begin.elapsed() > time {
+                self.spent += begin.elapsed();
+                return Ok(None);
+            }
+        }
+        let after = file.metadata()?;
+        let times = |stat: &fs::Metadata| (stat.mtime(), stat.mtime_nsec());
+        if self.at != self.stat.size()
+            || FileKey::of(&after) != FileKey::of(&self.stat)
+            || times(&after) != times(&self.stat)
+        {
             return Err(HashError::Changed);
         }
-        hasher.update(&portion[..read]);
-        also(&portion[..read]);
-        if begin.elapsed() > limits.time {
-            return Err(HashError::TooSlow(limits.time));
-        }
+        Ok(Some(Hashed {
+            digest: Digest(self.hasher.clone().finalize().into()),
+            file: FileKey::of(&self.stat),
+            mutable: self.mutable,
+        }))
     }
-    let after = file.metadata()?;
-    let times = |stat: &fs::Metadata| (stat.mtime(), stat.mtime_nsec());
-    if at != stat.size()
-        || FileKey::of(&after) != FileKey::of(&stat)
-        || times(&after) != times(&stat)
-    {
-        return Err(HashError::Changed);
-    }
-    Ok(Hashed {
-        digest: Digest(hasher.finalize().into()),
-        file: FileKey::of(&stat),
-        mutable,
-    })
 }
 
 /// The kind of a file's file system, if others hold its content: what is read is what they
@@ -217,6 +265,12 @@ pub fn is_mutable_type(name: &[u8]) -> bool {
     let name = name.split(|byte| *byte == b'.').next().unwrap_or(name);
     let mut names = MUTABLE.iter().flat_map(|(_, _, names)| *names);
     names.any(|one| one.as_bytes() == name)
+}
+
+/// Is it a file of an overlay, whose content is in files of other file systems?
+pub fn is_overlay(file: &File) -> bool {
+    const OVERLAYFS: u32 = 0x794c_7630; // linux/magic.h
+    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == OVERLAYFS)
 }
 
 /// File systems whose content others hold: what people call them, their magic numbers

@@ -221,20 +221,31 @@ impl fmt::Display for CgroupPattern {
 }
 
 /// Divides the path of a control group behind the first service, scope or other unit that has
-/// processes: those before are systemd's own. Below it systemd makes no units. Who is
+/// processes: before it are systemd's own, which are slices. Below it systemd makes no units. Who is
 /// there makes groups as he likes: a user with his own manager (`user@1000.service`), or root in
-/// a container.
+/// a container. The same holds below a group that is no slice, such as that of a container which
+/// systemd has not made.
 pub fn split_at_unit(cgroup: &str) -> (&str, &str) {
     let mut end = 0;
     for part in cgroup.split_inclusive('/') {
-        end += part.len();
-        let part = part.strip_suffix('/').unwrap_or(part);
+        let name = part.strip_suffix('/').unwrap_or(part);
         let kinds = [".service", ".scope", ".socket", ".mount", ".swap"];
-        if kinds.iter().any(|kind| part.ends_with(kind)) {
+        let is_unit = kinds.iter().any(|kind| name.ends_with(kind));
+        if !is_unit && !name.is_empty() && !name.ends_with(".slice") {
+            break;
+        }
+        end += part.len();
+        if is_unit {
             break;
         }
     }
     cgroup.split_at(end)
+}
+
+/// The name of a unit, of which systemd puts `_` before those that are the kernel's in a control
+/// group, such as `cpu.service` (cg_escape in its cgroup-util.c).
+fn unescaped(part: &str) -> &str {
+    part.strip_prefix('_').unwrap_or(part)
 }
 
 /// Does `text` fit a pattern in which `*` is any text? In linear time but for the number
@@ -381,7 +392,7 @@ impl Condition {
                     .any(|pattern| pattern.contains(&program.cgroup)),
             ),
             Criterion::Unit(units) => {
-                let is_one = |part: &str| units.iter().any(|unit| fits(unit, part));
+                let is_one = |part: &str| units.iter().any(|unit| fits(unit, unescaped(part)));
                 let (own, delegated) = split_at_unit(&program.cgroup);
                 match (own.split('/').any(is_one), delegated.split('/').any(is_one)) {
                     (true, _) => Answer::Yes,

@@ -3,11 +3,11 @@
 //! asks it waits.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{self, File},
     io::Read,
-    os::unix::ffi::OsStrExt,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -25,6 +25,10 @@ pub struct RemoteMounts {
     devices: BTreeSet<(u32, u32)>,
     /// Where each is mounted, and where others are: the longest one holds a path.
     points: Vec<(PathBuf, bool)>,
+    /// The overlays, by the number of the mount: the device of each.
+    overlays: BTreeMap<u64, (u32, u32)>,
+    /// Only somebody who may mount anything on this host can have mounted them.
+    is_by_root: bool,
 }
 
 impl RemoteMounts {
@@ -41,7 +45,7 @@ impl RemoteMounts {
         let Ok(list) = File::open("/proc/self/mountinfo") else {
             return Arc::default();
         };
-        let mounts = Arc::new(Self::read(&list));
+        let mounts = Arc::new(Self::read(&list, true));
         *here = Some((list, mounts.clone()));
         mounts
     }
@@ -53,15 +57,23 @@ impl RemoteMounts {
         if of_process.is_some() && of_process == namespace("self") {
             return Self::here();
         }
+        // A user namespace has mount namespaces in which its own root mounts.
+        let users = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        let is_by_root = users(&pid.to_string()).is_some_and(|of| users("self") == Some(of));
         let list = File::open(format!("/proc/{pid}/mountinfo"));
-        list.map_or_else(|_| Arc::default(), |list| Arc::new(Self::read(&list)))
+        let read = |list| Arc::new(Self::read(&list, is_by_root));
+        list.map_or_else(|_| Arc::default(), read)
     }
 
-    fn read(list: &File) -> Self {
+    fn read(list: &File, is_by_root: bool) -> Self {
         let mut text = Vec::new();
         // What came before an error holds.
         let _ = list.take(MAX_LIST).read_to_end(&mut text);
-        Self::parse(&text)
+        let mounts = Self::parse(&text);
+        Self {
+            is_by_root,
+            ..mounts
+        }
     }
 
     fn parse(list: &[u8]) -> Self {
@@ -69,11 +81,17 @@ impl RemoteMounts {
         for line in list.split(|byte| *byte == b'\n') {
             // 36 35 98:0 /root /point options optional... - type source options
             let mut fields = line.split(|byte| *byte == b' ');
-            let (device, point) = (fields.nth(2), fields.nth(1));
+            let number = fields.next();
+            let (device, point) = (fields.nth(1), fields.nth(1));
             let kind = fields.skip_while(|field| *field != b"-").nth(1);
             let (Some(device), Some(point), Some(kind)) = (device, point, kind) else {
                 continue;
             };
+            if kind == b"overlay"
+                && let (Some(number), Some(device)) = (whole(number), numbers(device, 10))
+            {
+                mounts.overlays.insert(number, device);
+            }
             let is_remote = is_mutable_type(kind);
             mounts.points.push((
                 PathBuf::from(OsStr::from_bytes(&unescaped(point))),
@@ -93,6 +111,23 @@ impl RemoteMounts {
     /// such as `00:2d`.
     pub fn hold_device(&self, device: &[u8]) -> bool {
         numbers(device, 16).is_some_and(|device| self.devices.contains(&device))
+    }
+
+    /// Has a file of an overlay what root has put there? Whoever has a user namespace mounts an
+    /// overlay over files of his own, and writes to these while nobody sees it who looks at the
+    /// overlay's. Asked of the mounts of the process that has the file.
+    pub fn trust_overlay(&self, file: &File) -> bool {
+        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
+        let number = about.ok().and_then(|about| {
+            let mut lines = about.lines();
+            let number = lines.find_map(|line| line.strip_prefix("mnt_id:"))?;
+            number.trim().parse().ok()
+        });
+        // Of another namespace's nobody knows who has mounted it.
+        let device = number.and_then(|number: u64| self.overlays.get(&number));
+        device.is_some_and(|device| {
+            self.is_by_root || Self::here().overlays.values().any(|here| here == device)
+        })
     }
 
     /// Would a path lead there, by what is mounted now?
@@ -117,6 +152,10 @@ fn numbers(device: &[u8], radix: u32) -> Option<(u32, u32)> {
     let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
     let number = |text| u32::from_str_radix(text, radix).ok();
     Some((number(major)?, number(minor)?))
+}
+
+fn whole(field: Option<&[u8]>) -> Option<u64> {
+    std::str::from_utf8(field?).ok()?.parse().ok()
 }
 
 /// Blanks and backslashes stand there as `\040`.
@@ -172,6 +211,10 @@ mod tests {
         ] {
             assert_eq!(mounts.hold_path(Path::new(path)), is, "{path}");
         }
+        let layers = b"50 22 0:61 / /merged rw - overlay overlay rw,lowerdir=a\n\
+            51 50 0:62 / /x rw - tmpfs tmpfs rw\n";
+        let layers = RemoteMounts::parse(layers);
+        assert_eq!(layers.overlays, BTreeMap::from([(50, (0, 61))]));
         let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n");
         assert!(!local.hold_path(Path::new("/")));
     }

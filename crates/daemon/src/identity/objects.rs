@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, fstatfs, memfd_create};
 use weir_bpf::lease::Lease;
 use weir_identity::{
     Digest,
-    hash::{self, FileKey, HashError, Limits},
+    hash::{self, FileKey, HashError, Limits, Reading},
 };
 
 use super::take_if;
@@ -33,6 +33,13 @@ const OWNERS: usize = 4;
 pub const MAX_KNOWN: usize = 16_384;
 /// Files that are known to have no digest, however often they are asked for.
 const MAX_FAILED: usize = 1024;
+/// Files that were read in part, for want of time: of more the one that nobody has asked for
+/// longest is begun anew.
+const MAX_READINGS: usize = 16;
+/// One that nobody has asked for so long is begun anew.
+const FORGET: Duration = Duration::from_secs(60);
+/// Block devices that are files (linux/major.h).
+const LOOP_MAJOR: u32 = 7;
 /// A file without a lease has not changed for so long: whoever changes it then gives it another
 /// time, however coarse the kernel's clock is.
 const STANDS: Duration = Duration::from_secs(1);
@@ -139,14 +146,22 @@ pub struct Objects {
     most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
+    /// Those that were read in part.
+    readings: BTreeMap<FileKey, Begun>,
     until: Option<Instant>,
     /// So long files were read so far.
     spent: Duration,
     /// The MD5 is asked for beside, and that of the file that was read last.
     wants_md5: bool,
     md5: Option<[u8; 16]>,
-    /// No file was read yet since that was said.
-    is_first: bool,
+}
+
+/// A file that was read in part, and its lease all the while.
+#[derive(Debug)]
+struct Begun {
+    reading: Reading,
+    lease: Option<Lease>,
+    asked: Instant,
 }
 
 impl Default for Objects {
@@ -158,11 +173,11 @@ impl Default for Objects {
             refused: 0,
             most_leases: MAX_LEASES,
             failed: BTreeMap::new(),
+            readings: BTreeMap::new(),
             until: None,
             spent: Duration::ZERO,
             wants_md5: false,
             md5: None,
-            is_first: false,
         }
     }
 }
@@ -173,16 +188,10 @@ impl Objects {
         self.digest_of(hash::open(path)?)
     }
 
-    /// Until when files may be read: of those that are left then the digests are found
-    /// later. The first one that is begun by then may take as long as any, so that each is
-    /// read some time. `None`: as long as each takes.
+    /// Until when files may be read: of those that are left then the digests are found later, and
+    /// one that was begun is read on when it is asked for again. `None`: as long as each takes.
     pub fn bound(&mut self, until: Option<Instant>) {
-        (self.until, self.is_first) = (until, true);
-    }
-
-    /// The same, and of one that is begun by then no more is read either.
-    pub fn bound_strictly(&mut self, until: Instant) {
-        (self.until, self.is_first) = (Some(until), false);
+        self.until = until;
     }
 
     /// How long files were read so far.
@@ -224,47 +233,53 @@ impl Objects {
             return Err(*why);
         }
         // Before a byte is asked for, which may never come.
-        if hash::mutable_kind(&file).is_some() {
+        if hash::mutable_kind(&file).is_some() || is_image_of_others(&about) {
             return Err(NoDigest::Untrusted);
         }
-        let mut limits = Limits::default();
-        if let Some(until) = self.until {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(NoDigest::Later);
-            }
-            if !std::mem::take(&mut self.is_first) {
-                limits.time = limits.time.min(left);
-            }
+        // Of who writes to the file below nobody is told.
+        if hash::is_overlay(&file) && !writers.is_root_alone {
+            return Err(NoDigest::Unleased);
         }
-        // Also where there is no room to keep it: nothing else tells of a writer who has the file
-        // mapped already.
-        let lease = match is_sealed {
-            true => None,
-            false => self.lease_of(&file, writers)?,
+        let limits = Limits::default();
+        let now = Instant::now();
+        let left = self.until.map(|until| until.saturating_duration_since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(NoDigest::Later);
+        }
+        let before = self.readings.remove(&id);
+        let before = before.filter(|begun| !begun.is_broken() && !self.wants_md5);
+        let (mut reading, lease) = match before {
+            Some(begun) => (begun.reading, begun.lease),
+            // Also where there is no room to keep it: nothing else tells of a writer who has the
+            // file mapped already.
+            None => {
+                let lease = match is_sealed {
+                    true => None,
+                    false => self.lease_of(&file, writers)?,
+                };
+                let reading = Reading::begin(&file, limits.bytes);
+                (reading.map_err(|error| self.fail(id, error))?, lease)
+            }
         };
-        let begun = Instant::now();
+        let rest = limits.time.saturating_sub(reading.spent());
+        let time = left.map_or(rest, |left| left.min(rest));
         let hashed = match self.wants_md5 {
-            false => hash::file(&file, limits),
-            true => hash::file_with_md5(&file, limits).map(|(hashed, md5)| {
+            false => reading.go_on(&file, time),
+            true => hash::file_with_md5(&file, Limits { time, ..limits }).map(|(hashed, md5)| {
                 self.md5 = Some(md5);
-                hashed
+                Some(hashed)
             }),
         };
-        self.spent += begun.elapsed();
+        self.spent += now.elapsed();
         let hashed = match hashed {
-            Err(HashError::TooSlow(time)) if time < Limits::default().time => {
+            Ok(Some(hashed)) => hashed,
+            Ok(None) if reading.spent() < limits.time => {
+                self.keep_begun(id, reading, lease);
                 return Err(NoDigest::Later);
             }
-            Err(error @ (HashError::TooLarge(..) | HashError::TooSlow(_))) => {
-                if self.failed.len() >= MAX_FAILED {
-                    self.failed.pop_first();
-                }
-                let why = NoDigest::from(error);
-                self.failed.insert(id, why);
-                return Err(why);
-            }
-            hashed => hashed?,
+            Err(HashError::TooSlow(time)) if time < limits.time => return Err(NoDigest::Later),
+            Ok(None) => return Err(self.fail(id, HashError::TooSlow(limits.time))),
+            Err(error) => return Err(self.fail(id, error)),
         };
         let digest = hashed.trusted().ok_or(NoDigest::Untrusted)?;
         if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
@@ -294,6 +309,36 @@ impl Objects {
         };
         self.known.insert(id, known);
         Ok((id, digest))
+    }
+
+    /// Why a file has no digest, which is remembered of one that is too large, or too slow.
+    fn fail(&mut self, id: FileKey, error: HashError) -> NoDigest {
+        let is_lasting = matches!(error, HashError::TooLarge(..) | HashError::TooSlow(_));
+        let why = NoDigest::from(error);
+        if is_lasting {
+            if self.failed.len() >= MAX_FAILED {
+                self.failed.pop_first();
+            }
+            self.failed.insert(id, why);
+        }
+        why
+    }
+
+    /// Keeps a file that is to be read on.
+    fn keep_begun(&mut self, id: FileKey, reading: Reading, lease: Option<Lease>) {
+        if self.readings.len() >= MAX_READINGS {
+            let oldest = self.readings.iter().min_by_key(|(_, begun)| begun.asked);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                self.readings.remove(&oldest);
+            }
+        }
+        let asked = Instant::now();
+        let begun = Begun {
+            reading,
+            lease,
+            asked,
+        };
+        self.readings.insert(id, begun);
     }
 
     /// A lease on a file; none: its file system has none, or there is no room to keep one, and
@@ -431,6 +476,9 @@ impl Objects {
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
     /// until the answer is dropped.
     pub fn take_broken(&mut self) -> Broken {
+        // Nothing was concluded from them. Who is not asked for any more is let go as well.
+        self.readings
+            .retain(|_, begun| !begun.is_broken() && begun.asked.elapsed() < FORGET);
         let is_broken = |known: &Known| known.lease.as_ref().is_some_and(Lease::is_broken);
         let broken = take_if(&mut self.known, is_broken);
         for (_, known) in &broken {
@@ -449,6 +497,33 @@ impl Objects {
     pub fn counts(&self) -> (usize, usize) {
         (self.known.len(), self.leases)
     }
+}
+
+impl Begun {
+    /// Does somebody wait to write to it?
+    fn is_broken(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_broken)
+    }
+}
+
+/// Is it a file of an image in a file that others than root can write to (a loop device)? What they
+/// write there changes it, and nobody is told.
+fn is_image_of_others(about: &fs::Metadata) -> bool {
+    let (major, minor) = (
+        rustix::fs::major(about.dev()),
+        rustix::fs::minor(about.dev()),
+    );
+    if major != LOOP_MAJOR {
+        return false;
+    }
+    // Of a partition the device stands above.
+    let at = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    let paths = ["loop/backing_file", "../loop/backing_file"];
+    let path = paths
+        .iter()
+        .find_map(|path| fs::read_to_string(at.join(path)).ok());
+    let image = path.and_then(|path| fs::metadata(path.trim_end()).ok());
+    image.is_none_or(|image| !Writers::of(&image).is_root_alone)
 }
 
 /// A lease; none: its file system has none.
@@ -782,6 +857,39 @@ mod tests {
         assert_eq!(objects.digest(&remote.path()), Err(NoDigest::Untrusted));
     }
 
+    /// A file that is read in part holds nobody up who wants to write to it, and is begun anew then;
+    /// at the cap the one goes that nobody has asked for longest.
+    #[test]
+    fn files_that_were_read_in_part_are_few_and_hold_nobody_up() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let mut objects = Objects::default();
+        let ask = |objects: &mut Objects, number: usize| {
+            let path = dir.path().join(number.to_string());
+            if !path.exists() {
+                File::create(&path).unwrap().set_len(64 << 20).unwrap();
+            }
+            objects.bound(Some(Instant::now() + Duration::from_millis(1)));
+            assert_eq!(digest(objects, &path), Err(NoDigest::Later));
+            (FileKey::of(&fs::metadata(&path).unwrap()), path)
+        };
+        let (first, _) = ask(&mut objects, 0);
+        for number in 1..=MAX_READINGS {
+            ask(&mut objects, number);
+        }
+        assert_eq!(objects.readings.len(), MAX_READINGS);
+        assert!(!objects.readings.contains_key(&first));
+        let (last, path) = ask(&mut objects, MAX_READINGS);
+        let writer = thread::spawn(move || File::options().write(true).open(path).unwrap());
+        let until = Instant::now() + Duration::from_secs(20);
+        while !writer.is_finished() {
+            assert!(Instant::now() < until, "he waits");
+            assert!(objects.take_broken().files.is_empty());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!objects.readings.contains_key(&last));
+    }
+
     #[test]
     fn what_there_is_no_time_for_is_read_later_and_what_is_too_large_not_again() {
         weir_bpf::lease::ignore_signals();
@@ -796,20 +904,23 @@ mod tests {
         File::create(&long).unwrap().set_len(256 << 20).unwrap();
         objects.bound(Some(Instant::now() + Duration::from_secs(600)));
         digest(&mut objects, &path).unwrap();
-        objects.bound(Some(Instant::now() + Duration::from_millis(20)));
-        let other = dir.path().join("other");
-        fs::write(&other, "two").unwrap();
-        let _ = digest(&mut objects, &other);
-        assert_eq!(digest(&mut objects, &long), Err(NoDigest::Later));
-        // Unless somebody waits for the answer.
-        objects.bound_strictly(Instant::now() + Duration::from_millis(20));
-        assert_eq!(digest(&mut objects, &long), Err(NoDigest::Later));
-        // The first one is read to its end, if it is begun in time.
-        let read = (0..100).find_map(|_| {
-            objects.bound(Some(Instant::now() + Duration::from_millis(20)));
-            objects.digest(&long).ok()
-        });
-        assert!(read.is_some());
+        // A while at a time: the digest is that of one reading.
+        let mut looks = 0;
+        let digest_of_long = loop {
+            looks += 1;
+            objects.bound(Some(Instant::now() + Duration::from_millis(5)));
+            match digest(&mut objects, &long) {
+                Err(NoDigest::Later) => assert_eq!(objects.readings.len(), 1),
+                read => break read.unwrap(),
+            }
+        };
+        assert!(looks > 2, "{looks}");
+        assert!(objects.readings.is_empty());
+        let whole = hash::path(&long, Limits::default()).unwrap();
+        assert_eq!(
+            digest_of_long,
+            (FileKey::of(&fs::metadata(&long).unwrap()), whole.digest)
+        );
         objects.bound(None);
         let most = Limits::default().bytes;
         for number in 0..MAX_FAILED + 10 {

@@ -115,6 +115,15 @@ fn executable_mappings(maps: impl Read) -> io::Result<(Vec<Mapping>, bool)> {
 /// A file that a process has mapped: its name there, and it open.
 type OpenedFile = (PathBuf, Result<File, NoDigest>);
 
+/// Opens a file of a process with these mounts, if what is in it is as it was put there.
+fn open(path: &Path, mounts: &RemoteMounts) -> Result<File, NoDigest> {
+    let file = hash::open(path)?;
+    match hash::is_overlay(&file) && !mounts.trust_overlay(&file) {
+        true => Err(NoDigest::Untrusted),
+        false => Ok(file),
+    }
+}
+
 /// The files of these mappings, open, each once, with their names; and are there more than
 /// [`MAX_OBJECTS`]?
 fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<OpenedFile>, bool) {
@@ -134,7 +143,7 @@ fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<
                 if about.nlink() != 0 && known.contains(&(key, false)) {
                     continue;
                 }
-                let opened = hash::open(&at).map_err(NoDigest::from);
+                let opened = open(&at, remote);
                 let is_unsealed = opened.as_ref().is_ok_and(is_unsealed_memory);
                 if !known.insert((key, is_unsealed)) {
                     continue;
@@ -230,7 +239,7 @@ pub(super) fn read(
     program.truncated = is_cut || are_more;
     let exe_opened = exe.map(|path| match is_exe_remote {
         true => (path, Err(NoDigest::Untrusted)),
-        false => (path, hash::open(&proc.join("exe")).map_err(NoDigest::from)),
+        false => (path, open(&proc.join("exe"), &remote)),
     });
     let (mut files, mut without) = (BTreeSet::new(), None);
     let mut object = |(path, file): (PathBuf, Result<File, NoDigest>)| {

@@ -135,7 +135,8 @@ impl Restless {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
-    fn spend(&mut self, whose: Whose, took: Duration, now: Instant) {
+    /// Processes of somebody have taken so long, and are not known yet.
+    pub(super) fn spend(&mut self, whose: Whose, took: Duration, now: Instant) {
         let before = self.by_user.get(&whose);
         let before = before.map_or(Duration::ZERO, |spent| spent.by(now));
         let spent = Spent {

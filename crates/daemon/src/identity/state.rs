@@ -43,10 +43,16 @@ const TRIES: usize = 8;
 /// No look is begun so long after the first one, but for the time in which files are read: who has
 /// very many mappings takes much longer for each.
 const ALL_TRIES: Duration = Duration::from_millis(200);
-/// So long files are read for one process, and for all that run: of the rest the digests are
-/// found when the processes are asked about again.
-const LOOK: Duration = Duration::from_secs(10);
-const LOOK_AT_ALL: Duration = Duration::from_secs(40);
+/// So long files are read for one process: of the rest the digests are found, and what was begun is
+/// read on, when it is asked about again. Meanwhile leases are given back, control groups followed
+/// and others identified.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same of one of those that run when rules come into force, and of all of them.
+const LOOK_AT_ONE: Duration = Duration::from_secs(10);
+pub(super) const LOOK_AT_ALL: Duration = Duration::from_secs(40);
+/// The same while rules are in force already, of those in a control group that was made anew, or of
+/// which events were lost: the others are asked about when they send.
+pub(super) const LOOK_AT_SOME: Duration = Duration::from_secs(2);
 /// A program with a file that was being written is looked at again after this time.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -259,7 +265,7 @@ impl State {
         self.loaded.move_to(&self.identity, &cgroup)?;
         self.cgroup = cgroup;
         self.identity.adopt_sockets()?;
-        self.identify_running(true);
+        self.identify_running(true, LOOK_AT_SOME);
         Ok(())
     }
 
@@ -283,7 +289,7 @@ impl State {
         let begun = Instant::now();
         let flags = policy_of(&policy, self.observe, self.learns);
         self.identity.put_flags(&flags)?;
-        self.identify_running(false);
+        self.identify_running(false, LOOK_AT_ALL);
         self.programs.unname_before(&self.identity, begun);
         self.programs.name_all(&self.identity)?;
         self.put(policy, made_of)?;
@@ -441,10 +447,10 @@ impl State {
         Ok(all)
     }
 
-    /// Whoever runs in the control group. `tell`: the kernel too, of the policy that is in
-    /// force.
-    pub(super) fn identify_running(&mut self, tell: bool) -> usize {
-        let until = Instant::now() + LOOK_AT_ALL;
+    /// Whoever runs in the control group, with files read for so long. `tell`: the kernel too, of
+    /// the policy that is in force.
+    pub(super) fn identify_running(&mut self, tell: bool, time: Duration) -> usize {
+        let until = Instant::now() + time;
         self.look_until = Some(until);
         let below = self.cgroup.below_root();
         let is_below = |path: String| {
@@ -481,7 +487,7 @@ impl State {
     pub(super) fn within<T>(&mut self, time: Duration, work: impl FnOnce(&mut Self) -> T) -> T {
         let end = Instant::now() + time;
         self.hurry = Some(end);
-        self.objects.bound_strictly(end);
+        self.objects.bound(Some(end));
         let done = work(self);
         self.objects.bound(None);
         self.hurry = None;
@@ -512,8 +518,10 @@ impl State {
         &mut self,
         pid: u32,
     ) -> Result<Option<(kernel::Seen, ReadProgram)>, weir_bpf::Error> {
-        let until = Instant::now() + LOOK;
-        let until = self.look_until.map_or(until, |all| all.min(until));
+        let now = Instant::now();
+        let until = self
+            .look_until
+            .map_or(now + LOOK, |all| all.min(now + LOOK_AT_ONE));
         let (begun, spent) = (Instant::now(), self.objects.spent());
         // Without the time in which files are read.
         let looking = |objects: &Objects| {
@@ -524,10 +532,8 @@ impl State {
             let Some((thread, before)) = self.look_at(pid)? else {
                 break;
             };
-            match self.hurry {
-                Some(end) => self.objects.bound_strictly(end.min(until)),
-                None => self.objects.bound(Some(until)),
-            }
+            let end = self.hurry.map_or(until, |end| end.min(until));
+            self.objects.bound(Some(end));
             let packages = self.reads_packages.then_some(&self.packages);
             let containers = self.reads_containers.then_some(&self.containers);
             let read = process::read(
@@ -592,9 +598,17 @@ impl State {
         {
             return Ok(Identified::PutOff);
         }
+        let spent = self.objects.spent();
         let Some((mut seen, mut read)) = self.read(pid)? else {
             return Ok(Identified::Gone);
         };
+        // Who has others wait for large files gets a part of the time.
+        if matches!(read.without, Some((_, NoDigest::Later)))
+            && let Some(whose) = Whose::of(pid)
+        {
+            let took = self.objects.spent() - spent;
+            self.restless.spend(whose, took, Instant::now());
+        }
         if let Some(user) = asked.and_then(|asked| user_of_thread(asked, &seen.key)) {
             (seen.key.uid, read.program.uid) = (user, user);
         }

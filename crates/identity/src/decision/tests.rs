@@ -495,6 +495,24 @@ fn a_unit_is_what_systemd_has_made_and_no_group_below_it() {
             [false, false],
         ),
         (not, format!("{manager}/app.slice/a.service"), [true, true]),
+        // Of a container that systemd has not made, and that has a tree of its own.
+        (
+            unit,
+            "/lxc.payload.web/system.slice/sshd.service".to_owned(),
+            [false, true],
+        ),
+        (unit, "/docker/0af/sshd.service".to_owned(), [false, true]),
+        (
+            unit,
+            "/kubepods/a.slice/sshd.service".to_owned(),
+            [false, true],
+        ),
+        // systemd writes names that the kernel has itself with `_`.
+        (
+            "unit = 'cpu.service'",
+            "/system.slice/_cpu.service".to_owned(),
+            [true, true],
+        ),
         (
             "unit = 'user@*.service'",
             format!("{manager}/app.slice/a.service"),
