@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_core::{
-    Action, PortSet,
+    Action, PortSet, PortSetError,
     ban::MAX_NAME,
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
@@ -94,6 +94,24 @@ pub fn action(section: &mut Section<'_, '_>) -> Action {
 
 /// Which ports the bans of a section are for.
 pub fn scope(section: &mut Section<'_, '_>) -> PortSet {
+    scope_of(section, |error| error.to_string())
+}
+
+/// The same where there are ports of TCP and UDP alone. Those of SCTP are read as well: the
+/// section says what is to be written in their place.
+pub fn tcp_udp_scope(section: &mut Section<'_, '_>) -> PortSet {
+    scope_of(section, |error| match error {
+        PortSetError::Malformed(text) => {
+            let text: String = text.chars().take(64).collect();
+            format!(
+                "{text:?} is not a port; allowed: 22, 22/tcp or 6000-6010/udp (ports 1-65535; tcp or udp)"
+            )
+        }
+        other => other.to_string(),
+    })
+}
+
+fn scope_of(section: &mut Section<'_, '_>, told: impl Fn(PortSetError) -> String) -> PortSet {
     const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
     match section.word_or_list("ports", PORTS) {
         None => PortSet::all(),
@@ -117,11 +135,11 @@ pub fn scope(section: &mut Section<'_, '_>) -> PortSet {
                         port.line,
                         "ports: write ports = \"all\", not as part of a list",
                     ),
-                    Err(error) => section.error(port.line, format!("ports: {error}")),
+                    Err(error) => section.error(port.line, format!("ports: {}", told(error))),
                 }
             }
             PortSet::ports(ranges).unwrap_or_else(|error| {
-                section.error(list.line, format!("ports: {error}"));
+                section.error(list.line, format!("ports: {}", told(error)));
                 PortSet::all()
             })
         }
@@ -222,6 +240,24 @@ mod tests {
         assert_eq!(read("action = 'drop'", action), Ok(Action::Drop));
         assert_eq!(read("action = 'reject'", action), Ok(Action::Reject));
         assert!(read("action = 'pass'", action).is_err());
+    }
+
+    #[test]
+    fn ports_of_tcp_and_udp_are_told_without_sctp() {
+        let ports = |text: &str| read(text, tcp_udp_scope).map(|scope| scope.to_string());
+        let fine = "ports = ['22/tcp', '53/udp', '80', '7/sctp']";
+        assert_eq!(
+            ports(fine),
+            read(fine, scope).map(|scope| scope.to_string())
+        );
+        for text in ["443/tpc", "0", "x", "", "9/icmp"] {
+            assert_eq!(
+                ports(&format!("ports = [\n'{text}']")),
+                Err(format!(
+                    "weir.toml:2: ports: {text:?} is not a port; allowed: 22, 22/tcp or 6000-6010/udp (ports 1-65535; tcp or udp)"
+                ))
+            );
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use weir_config::{
         Usual::{Is, Means, Required},
         key,
     },
-    values::{check_name, optional_path, scope},
+    values::{check_name, optional_path, tcp_udp_scope},
 };
 use weir_core::{PortRange, Protocol, balance::acl::Who, geo::Selector, geofence::Direction};
 
@@ -707,7 +707,7 @@ impl RuleReader<'_, '_, '_> {
             }
         }
         let line_of_ports = self.section.line_of("ports");
-        let ports = scope(self.section);
+        let ports = tcp_udp_scope(self.section);
         let mut protocols = Protocols::default();
         let line_of_protocols = self.section.line_of("protocols");
         if let Some(words) = self.section.word_or_list("protocols", PROTOCOLS) {

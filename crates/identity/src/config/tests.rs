@@ -110,6 +110,26 @@ fn a_path_that_is_never_a_program_is_warned_about() {
 }
 
 #[test]
+fn a_mistyped_protocol_of_a_port_is_told_without_those_that_are_refused() {
+    let of = |port: &str| {
+        error(&format!(
+            "[app.rules.a]\nverdict = 'drop'\nports = ['{port}']\n"
+        ))
+    };
+    let told = of("443/tpc");
+    assert!(
+        told.contains("weir.toml:3: ports: \"443/tpc\" is not a port; allowed:"),
+        "{told}"
+    );
+    assert!(
+        told.contains("tcp or udp") && !told.contains("sctp"),
+        "{told}"
+    );
+    let sctp = of("7/sctp");
+    assert!(sctp.contains("protocols = [\"other\"] for SCTP"), "{sctp}");
+}
+
+#[test]
 fn a_rule_has_all_that_is_written() {
     let one = "1".repeat(64);
     let rule = rule(&format!(
