@@ -22,6 +22,7 @@ use crate::{
     Peer, Peers, Pinned, Protocols, Rule, Unknown, Upgrades, Verdict, Where,
     names::is_host_name,
     rule::{MAX_PORTS, is_plain},
+    shadowed::{Shadow, Shadowed, shadowed},
 };
 
 /// So many entries may a condition have.
@@ -35,6 +36,8 @@ const MIN_PROMPT: Duration = Duration::from_secs(1);
 const MAX_PROMPT: Duration = Duration::from_secs(3600);
 /// So long may the path of a control group, the name of a package or of a unit be.
 const MAX_TEXT: usize = 512;
+/// So many rules that never decide have a warning of their own.
+const MAX_SHADOWED: usize = 16;
 /// Container runtimes that are asked.
 const MAX_SOCKETS: usize = 8;
 /// Bytes of the path of one (unix(7)).
@@ -294,8 +297,8 @@ pub fn read(
         .map_or(Upgrades::Tell, |at| at.value);
     let mut rules: Vec<Rule> = Vec::new();
     let mut rule_lines = Vec::new();
+    let mut heads = Vec::new();
     let mut places = 0;
-    let mut takes_all: Option<String> = None;
     for (name, mut table) in section.named_sections("rules") {
         let line = table.line();
         check_name(&table, "rule", &name);
@@ -310,9 +313,12 @@ pub fn read(
             has_token,
         }
         .read(&name);
-        let place = table.place(line);
+        heads.push(table.full_place(line));
         table.finish();
-        let Some(rule) = rule else { continue };
+        let Some(rule) = rule else {
+            heads.pop();
+            continue;
+        };
         for pinned in rule.pinned() {
             if let Some(why) = facts.never_runs(&pinned.path) {
                 let path = pinned.path.display();
@@ -320,13 +326,6 @@ pub fn read(
                     "{place_of_path}: path in [app.rules.{name}] has \"{path}\", which is never a program: {why}"
                 ));
             }
-        }
-        if let Some(before) = &takes_all {
-            warnings.push(format!(
-                "{place}: [app.rules.{name}] never decides: {before} before it is about everything"
-            ));
-        } else if decides_everything(&rule) {
-            takes_all = Some(format!("[app.rules.{name}]"));
         }
         places += match rule.verdict {
             Verdict::Log => 0,
@@ -389,6 +388,9 @@ pub fn read(
             "{}: [app] denies nothing and learns nothing: every program passes",
             section.place(line)
         ));
+    }
+    if rules.len() <= MAX_RULES {
+        warn_of_shadowed(&rules, &heads, warnings);
     }
     section.finish();
     Some(AppConfig {
@@ -458,18 +460,49 @@ fn private_names(section: &mut Section<'_, '_>) -> Vec<NamePattern> {
     names
 }
 
-fn decides_everything(rule: &Rule) -> bool {
-    let place = &rule.place;
-    rule.who.is_empty()
-        && rule.verdict != Verdict::Log
-        && place.direction == Direction::Both
-        && place.protocols.is_any()
-        && place.ports.is_empty()
-        && place.to.is_none()
-        && place.from.is_none()
-        && place.netns.is_none()
-        // One that allows is not about raw sockets.
-        && rule.verdict.holds_for_any()
+/// Warns of rules that never decide; `heads`: where each rule is.
+fn warn_of_shadowed(rules: &[Rule], heads: &[String], warnings: &mut Vec<String>) {
+    let Shadowed { found, compared } = shadowed(rules);
+    let of = |rule: usize| format!("[app.rules.{}]", rules[rule].name);
+    for Shadow {
+        rule,
+        by,
+        but_shared,
+        but_raw,
+    } in found.iter().take(MAX_SHADOWED)
+    {
+        let decides = match (but_shared, but_raw) {
+            (false, false) => "never decides",
+            (true, false) => "decides only of sockets that another program holds as well",
+            (false, true) => "decides only of raw sockets, and those of SCTP and other protocols",
+            (true, true) => {
+                "decides only of raw sockets, those of SCTP and other protocols, and those that another program holds as well"
+            }
+        };
+        warnings.push(format!(
+            "{}: {} {decides}: {} at {} does before it",
+            heads[*rule],
+            of(*rule),
+            of(*by),
+            heads[*by]
+        ));
+    }
+    if let Some(more @ 1..) = found.len().checked_sub(MAX_SHADOWED) {
+        let rules = match more {
+            1 => "1 more rule".to_owned(),
+            more => format!("{more} more rules"),
+        };
+        warnings.push(format!(
+            "[app]: of {rules} it is the same: one before decides"
+        ));
+    }
+    if compared < rules.len() {
+        warnings.push(format!(
+            "{}: whether {} and the rules behind it ever decide was not looked at: those before have too many entries; a [list.NAME] can stand for many peers",
+            heads[compared],
+            of(compared)
+        ));
+    }
 }
 
 struct RuleReader<'a, 'd, 'i> {

@@ -403,7 +403,33 @@ fn rules_that_never_decide_are_told() {
     let (_, warnings) = parsed(all).unwrap();
     assert_eq!(
         warnings,
-        ["line 3: [app.rules.b] never decides: [app.rules.all] before it is about everything"]
+        ["weir.toml:3: [app.rules.b] never decides: [app.rules.all] at weir.toml:1 does before it"]
+    );
+    let curl = "verdict = 'allow'\npath = '/usr/bin/curl'\n";
+    let (_, warnings) = parsed(&format!(
+        "[app.rules.a]\n{curl}[app.rules.b]\n{curl}ports = ['443/tcp']\n[app.rules.c]\n{}to = ['192.0.2.1']\n",
+        curl.replace("allow", "drop")
+    ))
+    .unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "weir.toml:4: [app.rules.b] never decides: [app.rules.a] at weir.toml:1 does before it",
+            "weir.toml:8: [app.rules.c] decides only of raw sockets, those of SCTP and other protocols, and those that another program holds as well: [app.rules.a] at weir.toml:1 does before it",
+        ]
+    );
+    let twenty = |number| format!("[app.rules.r{number}]\nverdict = 'drop'\n");
+    let (_, warnings) = parsed(&(0..20).map(twenty).collect::<String>()).unwrap();
+    assert_eq!(warnings.len(), 17);
+    let (_, of_one_less) = parsed(&(0..18).map(twenty).collect::<String>()).unwrap();
+    let last = |warnings: &[String]| warnings.last().unwrap().clone();
+    assert_eq!(
+        last(&warnings),
+        "[app]: of 3 more rules it is the same: one before decides"
+    );
+    assert_eq!(
+        last(&of_one_less),
+        "[app]: of 1 more rule it is the same: one before decides"
     );
     let (_, warnings) = parsed("[app]\nunknown = 'allow'\n").unwrap();
     assert!(

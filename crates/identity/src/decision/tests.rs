@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// One list, one name, one namespace.
-struct Known {
+pub(crate) struct Known {
     nobody: GeoTable,
     list: Vec<Prefix>,
-    name: Option<Vec<IpAddr>>,
+    pub(crate) name: Option<Vec<IpAddr>>,
 }
 
 impl Default for Known {
@@ -57,7 +57,7 @@ pub(crate) fn compiled(config: &AppConfig) -> Policy {
 }
 
 /// The policy of these rules; by it who is not known is dropped.
-fn of_rules(default: Verdict, rules: Vec<Rule>) -> Policy {
+pub(crate) fn of_rules(default: Verdict, rules: Vec<Rule>) -> Policy {
     compiled(&AppConfig {
         default,
         unknown: crate::Unknown::Drop,
@@ -79,7 +79,7 @@ fn object(path: &str, number: u8) -> Object {
 }
 
 /// A program whose executable has the first of these digests.
-fn program(numbers: &[u8]) -> Program {
+pub(crate) fn program(numbers: &[u8]) -> Program {
     let objects = numbers.iter().map(|n| object(&format!("/bin/{n}"), *n));
     let objects: Vec<_> = objects.collect();
     Program {
