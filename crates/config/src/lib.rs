@@ -13,4 +13,4 @@ mod suggestion;
 pub mod values;
 
 pub use reader::{At, ConfigError, ConfigErrors, Document, Part, Section, Source, WordOrList};
-pub use suggestion::TOP_LEVEL;
+pub use suggestion::{TOP_LEVEL, did_you_mean};

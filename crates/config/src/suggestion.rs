@@ -34,7 +34,7 @@ pub(crate) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) ->
 
 /// The known word that a mistyped one is nearest to, as ` (did you mean X?)`; empty if
 /// none is near.
-pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = known
         .into_iter()
         .map(|known| (osa_distance(word, known), known))

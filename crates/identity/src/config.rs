@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_config::{
-    At, Section, WordOrList,
+    At, Section, WordOrList, did_you_mean,
     manual::{
         NONE, Table,
         Usual::{Is, Means, Required},
@@ -242,6 +242,9 @@ pub trait Facts {
     /// Why no process ever has the file at this path as its executable, and what to write
     /// instead; `None`: one may.
     fn never_runs(&self, path: &Path) -> Option<String>;
+    /// The names of the packages whose files the package managers have on record, or why they
+    /// cannot be had.
+    fn packages(&self) -> Result<BTreeSet<String>, String>;
 }
 
 /// Says how somebody is asked, to whom has written that as a verdict.
@@ -298,12 +301,14 @@ pub fn read(
     let mut rules: Vec<Rule> = Vec::new();
     let mut rule_lines = Vec::new();
     let mut heads = Vec::new();
+    let mut packages = None;
     let mut places = 0;
     for (name, mut table) in section.named_sections("rules") {
         let line = table.line();
         check_name(&table, "rule", &name);
         // A key that was read is there no more.
         let place_of_path = table.place(table.line_of("path").unwrap_or(line));
+        let place_of_package = table.place(table.line_of("package").unwrap_or(line));
         let rule_line = table.line_of("peer").unwrap_or(line);
         let rule = RuleReader {
             of: format!("[app.rules.{name}]"),
@@ -324,6 +329,14 @@ pub fn read(
                 let path = pinned.path.display();
                 warnings.push(format!(
                     "{place_of_path}: path in [app.rules.{name}] has \"{path}\", which is never a program: {why}"
+                ));
+            }
+        }
+        for package in rule.packages() {
+            let there = packages.get_or_insert_with(|| facts.packages());
+            if let Some(why) = is_missing(package, there) {
+                warnings.push(format!(
+                    "{place_of_package}: package in [app.rules.{name}] has {package:?}, {why}"
                 ));
             }
         }
@@ -458,6 +471,24 @@ fn private_names(section: &mut Section<'_, '_>) -> Vec<NamePattern> {
         }
     }
     names
+}
+
+/// Why no program is of a package; `None`: one may be.
+fn is_missing(package: &str, there: &Result<BTreeSet<String>, String>) -> Option<String> {
+    match there {
+        Err(why) => Some(format!(
+            "and whether this host has it cannot be said: {why}"
+        )),
+        Ok(there) if there.is_empty() => Some(
+            "and this host has no package on record, of dpkg or rpm: no program is of one"
+                .to_owned(),
+        ),
+        Ok(there) if !there.contains(package) => Some(format!(
+            "and no package of this host is called that{}: no program is of it unless it is installed",
+            did_you_mean(package, there.iter().map(String::as_str))
+        )),
+        Ok(_) => None,
+    }
 }
 
 /// Warns of rules that never decide; `heads`: where each rule is.

@@ -9,7 +9,7 @@
 pub mod rpm;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
     os::unix::fs::FileExt,
@@ -97,6 +97,23 @@ impl Records {
         }
     }
 
+    /// The names of all packages whose files are on record, and why some could not be read.
+    pub fn names(&self) -> (BTreeSet<String>, Option<io::Error>) {
+        let (mut names, mut error) = match names_of_dpkg(&self.dpkg) {
+            Ok(names) => (names, None),
+            Err(error) => (BTreeSet::new(), Some(error)),
+        };
+        // A host may have none, or that of another distribution's.
+        error = error.filter(|error| error.kind() != io::ErrorKind::NotFound);
+        for database in self.rpm.iter().filter(|database| rpm::is_there(database)) {
+            match rpm::names(database) {
+                Ok(more) => names.extend(more),
+                Err(of_rpm) => error = Some(of_rpm),
+            }
+        }
+        (names, error)
+    }
+
     /// The times when the records were written last. dpkg puts each in its place by a rename.
     pub fn written(&self) -> Written {
         use std::os::unix::fs::MetadataExt;
@@ -135,6 +152,21 @@ impl Records {
     }
 }
 
+/// The package of a record of dpkg's, without its architecture; `None`: it is another file.
+fn package_of(record: &Path) -> Option<&str> {
+    let name = record.file_name()?.to_str()?;
+    name.strip_suffix(".md5sums")?.split(':').next()
+}
+
+/// The packages that dpkg has records of.
+fn names_of_dpkg(info: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(info)?.take(4 * MAX_PACKAGES) {
+        names.extend(package_of(&entry?.path()).map(str::to_owned));
+    }
+    Ok(names)
+}
+
 /// The records of these files, for those that a package has. One pass over all records.
 ///
 /// # Errors
@@ -149,13 +181,9 @@ fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Record
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(info)?.take(4 * MAX_PACKAGES) {
         let file = entry?.path();
-        let Some(name) = file.file_name().and_then(|name| name.to_str()) else {
+        let Some(package) = package_of(&file) else {
             continue;
         };
-        let Some(package) = name.strip_suffix(".md5sums") else {
-            continue;
-        };
-        let package = package.split(':').next().unwrap_or(package);
         let mut text = Vec::new();
         // One that goes meanwhile was of a package that goes.
         let read = File::open(&file).and_then(|file| file.take(MAX_RECORD).read_to_end(&mut text));
@@ -291,6 +319,12 @@ mod tests {
         assert_eq!(owner(), None);
         record("tool:amd64.md5sums", ONE);
         fs::write(info.join("tool:amd64.list"), "x").unwrap();
+        fs::write(info.join("gone.list"), "x").unwrap();
+        let (names, error) = Records::of_dpkg(&info).names();
+        assert_eq!(names, BTreeSet::from(["tool".to_owned()]));
+        assert!(error.is_none(), "{error:?}");
+        let (none, error) = Records::of_dpkg(&dir.path().join("none")).names();
+        assert!(none.is_empty() && error.is_none(), "{error:?}");
         assert_eq!(owner().as_deref(), Some("tool"));
         // Replaced, and then replaced by an upgrade.
         fs::write(&program, "two").unwrap();

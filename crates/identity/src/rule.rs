@@ -545,6 +545,18 @@ impl Rule {
             })
     }
 
+    /// The packages that it names.
+    pub fn packages(&self) -> impl Iterator<Item = &str> {
+        let named = self
+            .who
+            .iter()
+            .flat_map(|condition| match &condition.criterion {
+                Criterion::Package(names) => &names[..],
+                _ => &[],
+            });
+        named.map(String::as_str)
+    }
+
     /// The lists, or names of DNS, that it asks about.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         let both = [&self.place.to, &self.place.from].into_iter().flatten();

@@ -1,11 +1,12 @@
 //! What the rules of `[app]` name of this host.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use weir_identity::{
     Digest,
     config::Facts,
     hash::{self, Limits},
+    packages::Records,
 };
 
 /// This host's users and files.
@@ -34,5 +35,12 @@ impl Facts for HostFiles {
 
     fn never_runs(&self, path: &Path) -> Option<String> {
         super::never_runs(path)
+    }
+
+    fn packages(&self) -> Result<BTreeSet<String>, String> {
+        match Records::default().names() {
+            (_, Some(error)) => Err(format!("records of packages cannot be read: {error}")),
+            (names, None) => Ok(names),
+        }
     }
 }

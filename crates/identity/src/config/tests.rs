@@ -20,6 +20,9 @@ impl Facts for Host {
     fn never_runs(&self, path: &Path) -> Option<String> {
         path.ends_with("shim").then(|| "a script".to_owned())
     }
+    fn packages(&self) -> Result<BTreeSet<String>, String> {
+        Ok(["curl", "libc6", "nginx-core"].map(str::to_owned).into())
+    }
 }
 
 /// What is made of a configuration with `[list.bad]`, and what it is warned about.
@@ -107,6 +110,29 @@ fn a_path_that_is_never_a_program_is_warned_about() {
         warnings,
         ["line 7: path in [app.rules.b] has \"/opt/shim\", which is never a program: a script"]
     );
+}
+
+#[test]
+fn a_package_that_this_host_does_not_have_is_warned_about() {
+    let of = |packages: &str| {
+        let text = format!("[app.rules.a]\nverdict = 'drop'\npackage = {packages}\n");
+        parsed(&text).unwrap().1
+    };
+    assert_eq!(of("['curl', 'libc6']"), [""; 0]);
+    assert_eq!(
+        of("['curl', 'ngnix-core', 'zsh']"),
+        [
+            "line 3: package in [app.rules.a] has \"ngnix-core\", and no package of this host is called that (did you mean nginx-core?): no program is of it unless it is installed",
+            "line 3: package in [app.rules.a] has \"zsh\", and no package of this host is called that: no program is of it unless it is installed",
+        ]
+    );
+    let none = is_missing("zsh", &Ok(BTreeSet::new())).unwrap();
+    assert!(
+        none.contains("no package on record, of dpkg or rpm"),
+        "{none}"
+    );
+    let open = is_missing("zsh", &Err("why".to_owned())).unwrap();
+    assert!(open.contains("cannot be said: why"), "{open}");
 }
 
 #[test]

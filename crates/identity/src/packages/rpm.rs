@@ -2,7 +2,7 @@
 //! nobody else reads all of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs, io,
     io::Read,
@@ -52,7 +52,7 @@ pub fn recorded(database: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf
     // It would take anything else for an option, or for a file in a directory of ours.
     let absolute: Vec<_> = paths.iter().filter(|path| path.is_absolute()).collect();
     for some in absolute.chunks(AT_ONCE) {
-        let printed = run(database, some)?;
+        let printed = run(database, &["-qf", "--qf", FORMAT, "--"], some)?;
         for (path, recorded) in printed.split(|byte| *byte == b'\n').filter_map(record) {
             // rpm knows a path also where a directory of it is a link now.
             let is = |one: &&&&Path| {
@@ -67,14 +67,26 @@ pub fn recorded(database: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf
     Ok(found)
 }
 
-/// All files of the packages that have these.
-fn run(database: &Path, paths: &[&&Path]) -> io::Result<Vec<u8>> {
-    const FORMAT: &str =
-        "[%{=NAME}\\t%{=FILEDIGESTALGO}\\t%{FILEDIGESTS}\\t%{FILEMODES:octal}\\t%{FILENAMES}\\n]";
+/// The names of all packages.
+///
+/// # Errors
+/// rpm cannot be run, or does not end in time.
+pub fn names(database: &Path) -> io::Result<BTreeSet<String>> {
+    let printed = run(database, &["-qa", "--qf", "%{NAME}\\n"], &[])?;
+    let names = String::from_utf8_lossy(&printed);
+    Ok(names.lines().map(str::to_owned).collect())
+}
+
+/// All files of the packages that have some.
+const FORMAT: &str =
+    "[%{=NAME}\\t%{=FILEDIGESTALGO}\\t%{FILEDIGESTS}\\t%{FILEMODES:octal}\\t%{FILENAMES}\\n]";
+
+/// What rpm prints, asked like this about these files.
+fn run(database: &Path, question: &[&str], paths: &[&&Path]) -> io::Result<Vec<u8>> {
     let mut child = Command::new(PROGRAM)
         .arg("--dbpath")
         .arg(database)
-        .args(["-qf", "--qf", FORMAT, "--"])
+        .args(question)
         .args(paths)
         .env_clear()
         .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C"), ("HOME", "/")])
@@ -214,6 +226,8 @@ printf one >%{buildroot}%{at}/tool
             Path::new("--eval"),
             Path::new(""),
         ];
+        let names = names(&database).unwrap();
+        assert_eq!(names, BTreeSet::from(["weir-test-tool".to_owned()]));
         let found = recorded(&database, &paths).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), [&tool]);
         let recorded = &found[&tool];
