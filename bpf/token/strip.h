@@ -9,7 +9,8 @@
  * from, or goes to, networks that are to be left alone (TOKEN_KEEP).
  *
  * A frame is looked through behind its tags of VLANs; one of more than FORWARD_TAGS does
- * not pass, for it cannot be told what it carries. */
+ * not pass, for it cannot be told what it carries, nor does one with more than WALK_MOST
+ * options in an IPv6 header. */
 #ifndef WEIR_TOKEN_STRIP_H
 #define WEIR_TOKEN_STRIP_H
 
@@ -25,12 +26,12 @@ struct {
 /* Options that are looked through, and where they stand. */
 struct strip_place {
 	__u32 begin;
-	__u32 len;   /* at most EXTENSION_MOST */
+	__u32 len;   /* of IPv4 and TCP at most OPTIONS_MOST */
 	__u32 check; /* offset of the checksum that is over them; 0: none */
 	__u8 kind;
-	__u8 is_ipv6;
 	__u8 is_tcp;
 	__u8 has_daf; /* that of DAF is another kind here */
+	__u8 pad;
 };
 
 /* The way through options, one byte of them at a time where they are overwritten. */
@@ -57,24 +58,24 @@ static __always_inline int is_token(const struct strip_scan *scan, __u32 at, __u
 
 static long strip_option(__u32 number, struct strip_scan *scan)
 {
-	__u32 at = scan->at, len, is_ipv6 = scan->place.is_ipv6;
+	__u32 at = scan->at, len;
 	__u8 kind;
 
 	if (at >= scan->len)
 		return 1;
 	if (at < scan->end) {
-		scan->bytes[at & 63] = !is_ipv6;
+		scan->bytes[at & 63] = 1;
 		scan->at = at + 1;
 		return 0;
 	}
 	kind = scan->bytes[at & 63];
-	if (!kind && !is_ipv6) /* the end of the list */
+	if (!kind) /* the end of the list */
 		return 1;
-	if (kind + is_ipv6 == 1) { /* padding */
+	if (kind == 1) { /* padding */
 		scan->at = at + 1;
 		return 0;
 	}
-	len = scan->bytes[(at + 1) & 63] + (is_ipv6 ? 2 : 0);
+	len = scan->bytes[(at + 1) & 63];
 	if (at + 2 > scan->len || len < 2 || at + len > scan->len)
 		return 1;
 	if (!is_token(scan, at, kind, len)) {
@@ -83,11 +84,76 @@ static long strip_option(__u32 number, struct strip_scan *scan)
 	}
 	scan->is_found = 1;
 	scan->end = at + len;
-	/* In IPv6 the option stays, without a word in it: Linux takes no padding of more
-	 * than seven bytes. */
-	if (is_ipv6)
-		scan->at = at + 2;
 	return 0;
+}
+
+/* Options of an IPv6 header that are looked through, up to four bytes of padding as one:
+ * Linux takes no more than eight, unless it is told to, and no more than seven bytes of
+ * padding before each. */
+#define WALK_MOST 128
+
+static const __u8 zeros[256];
+
+/* The way through an IPv6 extension header, which may have up to 2 KiB: from option to
+ * option, in the packet itself. */
+struct strip_walk {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 end;
+	__u32 is_writing; /* else it ends at the first token */
+	__u32 is_found;
+	__u32 is_failed;
+	__u32 pad;
+};
+
+static long walk_option(__u32 number, struct strip_walk *walk)
+{
+	__u32 at = walk->at, len, more;
+	__u8 head[4];
+
+	if (at >= walk->end)
+		return 1;
+	/* Behind the options is the header of TCP or UDP. */
+	if (bpf_skb_load_bytes(walk->skb, at, head, sizeof(head))) {
+		walk->is_failed = 1;
+		return 1;
+	}
+	if (!head[0]) { /* padding of one byte each */
+		walk->at = at + (head[1] ? 1 : head[2] ? 2 : head[3] ? 3 : 4);
+		return 0;
+	}
+	len = head[1] + 2;
+	if (at + len > walk->end) { /* what is behind it is no option */
+		walk->at = walk->end;
+		return 1;
+	}
+	if (head[0] != TOKEN_IP_KIND || len < 4 || head[2] != TOKEN_EXID >> 8 ||
+	    head[3] != (TOKEN_EXID & 0xff)) {
+		walk->at = at + len;
+		return 0;
+	}
+	walk->is_found = 1;
+	if (!walk->is_writing)
+		return 1;
+	/* Less one, and in one register: as in find_option. */
+	more = head[1] - 1;
+	barrier_var(more);
+	if (more >= sizeof(zeros) - 1 ||
+	    bpf_skb_store_bytes(walk->skb, at + 2, zeros, more + 1,
+				BPF_F_RECOMPUTE_CSUM)) {
+		walk->is_failed = 1;
+		return 1;
+	}
+	walk->at = at + len;
+	return 0;
+}
+
+/* 0: it came to its end, or to a token. */
+static __always_inline int walk_options(struct strip_walk *walk)
+{
+	bpf_loop(WALK_MOST, walk_option, walk, 0);
+	return walk->is_failed ||
+	       (walk->at < walk->end && (walk->is_writing || !walk->is_found));
 }
 
 /* Does what is in a packet stay? */
@@ -120,11 +186,21 @@ static __always_inline int find_foreign(struct __sk_buff *skb, struct strip_scan
 
 	scan->len = scan->place.len;
 	barrier_var(more);
-	if (more >= EXTENSION_MOST ||
+	if (more >= OPTIONS_MOST ||
 	    bpf_skb_load_bytes(skb, scan->place.begin, scan->bytes, more + 1))
 		return 0;
-	bpf_loop(2 * EXTENSION_MOST, strip_option, scan, 0);
+	bpf_loop(2 * OPTIONS_MOST, strip_option, scan, 0);
 	return scan->is_found;
+}
+
+static __always_inline void count_stripped(int is_tcp, int is_out)
+{
+	__u32 key = (is_out ? TOKEN_STRIPPED_OUT_TCP : TOKEN_STRIPPED_IN_TCP) +
+		    (is_tcp ? 0 : 1);
+	__u64 *number = bpf_map_lookup_elem(&token_strippings, &key);
+
+	if (number)
+		__sync_fetch_and_add(number, 1);
 }
 
 /* Overwrites the tokens at a place. 0: done, or there are none. */
@@ -133,8 +209,7 @@ static __noinline int strip_place(struct __sk_buff *skb, struct token_packet *pa
 {
 	struct token_control *control = control_get();
 	struct strip_scan scan = {.place = *place};
-	__u32 before[OPTIONS_MOST / 4] = {}, more, key;
-	__u64 *number;
+	__u32 before[OPTIONS_MOST / 4] = {}, more;
 	__s64 diff;
 
 	if (!control || !find_foreign(skb, &scan) ||
@@ -142,29 +217,42 @@ static __noinline int strip_place(struct __sk_buff *skb, struct token_packet *pa
 		return 0;
 	more = scan.len - 1;
 	barrier_var(more);
-	if (more >= EXTENSION_MOST)
-		return 0;
-	if (place->check) {
-		if (more >= OPTIONS_MOST ||
-		    bpf_skb_load_bytes(skb, place->begin, before, more + 1))
-			return -1;
-		diff = bpf_csum_diff(before, sizeof(before), scan.words, sizeof(before),
-				     0);
-		if (diff < 0 ||
-		    bpf_skb_store_bytes(skb, place->begin, scan.bytes, more + 1, 0))
-			return -1;
-		if (place->is_tcp ? bpf_l4_csum_replace(skb, place->check, 0, diff, 0)
-				  : bpf_l3_csum_replace(skb, place->check, 0, diff, 0))
-			return -1;
-	} else if (bpf_skb_store_bytes(skb, place->begin, scan.bytes, more + 1,
-				       BPF_F_RECOMPUTE_CSUM)) {
+	if (more >= OPTIONS_MOST ||
+	    bpf_skb_load_bytes(skb, place->begin, before, more + 1))
 		return -1;
-	}
-	key = (is_out ? TOKEN_STRIPPED_OUT_TCP : TOKEN_STRIPPED_IN_TCP) +
-	      (place->is_tcp ? 0 : 1);
-	number = bpf_map_lookup_elem(&token_strippings, &key);
-	if (number)
-		__sync_fetch_and_add(number, 1);
+	diff = bpf_csum_diff(before, sizeof(before), scan.words, sizeof(before), 0);
+	if (diff < 0 || bpf_skb_store_bytes(skb, place->begin, scan.bytes, more + 1, 0))
+		return -1;
+	if (place->is_tcp ? bpf_l4_csum_replace(skb, place->check, 0, diff, 0)
+			  : bpf_l3_csum_replace(skb, place->check, 0, diff, 0))
+		return -1;
+	count_stripped(place->is_tcp, is_out);
+	return 0;
+}
+
+/* The same for the destination options of IPv6. The option stays, without a word in it:
+ * Linux takes no padding of more than seven bytes. -1 also: it has more than WALK_MOST
+ * options, so it cannot be told what it carries. */
+static __noinline int strip_extension(struct __sk_buff *skb, struct token_packet *packet,
+				      int is_out)
+{
+	struct token_control *control = control_get();
+	struct strip_walk walk = {
+		.skb = skb,
+		.at = packet->ip_options,
+		.end = packet->ip_options + packet->ip_options_len,
+	};
+
+	if (!control)
+		return 0;
+	if (walk_options(&walk))
+		return keeps_tokens(packet, control, is_out) ? 0 : -1;
+	if (!walk.is_found || keeps_tokens(packet, control, is_out))
+		return 0;
+	walk.is_writing = 1;
+	if (walk_options(&walk))
+		return -1;
+	count_stripped(0, is_out);
 	return 0;
 }
 
@@ -216,17 +304,14 @@ static __always_inline int strip_packet(struct __sk_buff *skb, __u32 base, int i
 	}
 	if (!packet.ip_options_len)
 		return 0;
+	if (packet.link != bpf_htons(ETH_P_IP))
+		return strip_extension(skb, &packet, is_out);
 	place.begin = packet.ip_options;
 	place.len = packet.ip_options_len;
-	place.check = 0;
+	place.check = base + offsetof(struct iphdr, check);
 	place.kind = TOKEN_IP_KIND;
 	place.is_tcp = 0;
-	place.is_ipv6 = 1;
-	if (packet.link == bpf_htons(ETH_P_IP)) {
-		place.is_ipv6 = 0;
-		place.has_daf = 1;
-		place.check = base + offsetof(struct iphdr, check);
-	}
+	place.has_daf = 1;
 	return strip_place(skb, &packet, &place, is_out);
 }
 

@@ -33,6 +33,8 @@ mod forward;
 mod known_flows;
 #[path = "root_token/segments.rs"]
 mod segments;
+#[path = "root_token/strip.rs"]
+mod strip;
 
 const ROOT: &str = "/sys/fs/bpf/weir";
 const PACKETS: u32 = 300_000;

@@ -197,7 +197,7 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             counts.sum()
         };
         wrapped(format!(
-            "  tokens of others overwritten at {} ({}): of {} packets that came in, {} that went out, {} dropped for the kernel failed",
+            "  tokens of others overwritten at {} ({}): of {} packets that came in, {} that went out, {} dropped because they could not be looked through or changed",
             interfaces(&strip["interfaces"]),
             text(&strip["direction"]),
             sum(["in_tcp", "in_ip"]),

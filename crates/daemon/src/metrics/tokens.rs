@@ -83,7 +83,7 @@ impl TokenMetrics {
             ),
             strip_broken: registry.totals(
                 "weir_token_strip_dropped_total",
-                "Packets dropped at an uplink because the kernel failed while a token was overwritten.",
+                "Packets dropped at an uplink because they could not be looked through (more than 4 VLAN tags, more than 128 options in an IPv6 header), or the kernel failed while a token was overwritten.",
                 &[],
             ),
         }
