@@ -21,7 +21,7 @@ static const char* s_help = "rule option for SYNs by what their token of weir's 
 
 // In the order of weir_token::Verdict, whose NONE is of packets that are no SYN.
 static const char* s_verdicts = "refused|valid|missing|malformed|shortened|other-version|"
-    "unknown-key|other-epoch|not-named|wrong-mac";
+    "unknown-key|other-epoch|not-named|wrong-mac|replayed";
 
 class WeirTokenOption : public IpsOption
 {
@@ -59,8 +59,10 @@ public:
         if ( !ip or !p->pkt or !p->pkth or ip < p->pkt or ip >= p->pkt + p->pktlen )
             return NO_MATCH;
         const size_t length = p->pktlen - size_t(ip - p->pkt);
+        // A packet is asked about once for each rule, and says the same each time.
+        static thread_local weir_token::Connections connections;
         const weir_token::Verdict verdict =
-            verifier->judge(ip, length, uint64_t(p->pkth->ts.tv_sec));
+            verifier->judge(ip, length, uint64_t(p->pkth->ts.tv_sec), connections);
         if ( verdict == weir_token::NONE )
             return NO_MATCH;
         const bool is_wanted = wanted == weir_token::NONE ?

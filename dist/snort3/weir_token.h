@@ -16,6 +16,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace weir_token
@@ -35,13 +36,15 @@ enum Verdict : unsigned
     UNKNOWN_KEY,
     OTHER_EPOCH,
     NOT_NAMED,
-    WRONG_MAC
+    WRONG_MAC,
+    REPLAYED
 };
 
 inline const char* name(Verdict verdict)
 {
     static const char* const names[] = { "-", "valid", "missing", "malformed", "shortened",
-        "other-version", "unknown-key", "other-epoch", "not-named", "wrong-mac" };
+        "other-version", "unknown-key", "other-epoch", "not-named", "wrong-mac",
+        "replayed" };
     return names[verdict];
 }
 
@@ -227,6 +230,66 @@ private:
 };
 
 // What a verifier knows: keys of programs, and how far clocks may be from each other.
+// The connections whose SYN was valid, of one thread, to know a SYN that comes again.
+class Connections
+{
+public:
+    // A segment of the client that is no SYN.
+    void note_segment(const std::string& ends)
+    {
+        Known* known = find(ends);
+        if ( known )
+            known->is_used = true;
+    }
+
+    // Whether a valid SYN comes again behind more of its client. Before that it is sent again.
+    bool is_replay(const std::string& ends, uint32_t number)
+    {
+        Known* known = find(ends);
+        if ( known && known->number == number )
+            return known->is_used;
+        if ( known )
+            *known = { number, false };
+        else
+            remember(ends, { number, false });
+        return false;
+    }
+
+private:
+    // So many and up to twice as many: when the first table is full the second one goes.
+    static const size_t MOST = 32768;
+
+    struct Known
+    {
+        uint32_t number;
+        bool is_used;
+    };
+
+    Known* find(const std::string& ends)
+    {
+        auto at = recent.find(ends);
+        if ( at != recent.end() )
+            return &at->second;
+        at = older.find(ends);
+        if ( at == older.end() )
+            return nullptr;
+        const Known known = at->second;
+        return remember(ends, known);
+    }
+
+    Known* remember(const std::string& ends, const Known& known)
+    {
+        if ( recent.size() >= MOST )
+        {
+            older.clear();
+            older.swap(recent);
+        }
+        return &(recent[ends] = known);
+    }
+
+    std::unordered_map<std::string, Known> recent, older;
+};
+
 class Verifier
 {
 public:
@@ -278,12 +341,36 @@ public:
         return verifier;
     }
 
-    // What an IP packet proves, of which `length` bytes are there, at this time.
-    Verdict judge(const uint8_t* ip, size_t length, uint64_t seconds) const
+    // What an IP packet proves, of which `length` bytes are there, at this time. `connections` are
+    // those of the packets before, which have come in their order.
+    Verdict judge(const uint8_t* ip, size_t length, uint64_t seconds,
+        Connections& connections) const
     {
         Syn syn;
-        if ( !read_syn(ip, length, syn) )
+        if ( !read_segment(ip, length, syn) )
             return NONE;
+        std::string ends(reinterpret_cast<const char*>(syn.source), 16);
+        ends.append(reinterpret_cast<const char*>(syn.dest), 16);
+        ends.append(reinterpret_cast<const char*>(syn.tcp), 4);
+        if ( (syn.tcp[13] & 0x12) != 0x02 )
+        {
+            connections.note_segment(ends);
+            return NONE;
+        }
+        const Verdict verdict = judge_syn(syn, seconds);
+        uint32_t number;
+        memcpy(&number, syn.tcp + 4, 4);
+        if ( verdict == VALID && connections.is_replay(ends, number) )
+            return REPLAYED;
+        return verdict;
+    }
+
+private:
+    struct Syn;
+
+    // What the token of a SYN says at this time.
+    Verdict judge_syn(const Syn& syn, uint64_t seconds) const
+    {
         if ( !syn.has_options )
             return syn.is_cut ? SHORTENED : MALFORMED;
         const uint8_t* token = nullptr;
@@ -330,7 +417,6 @@ public:
         return mac == SipHash::word(token + 12) ? VALID : WRONG_MAC;
     }
 
-private:
     // Kinds of options, and the bytes of a token.
     static const uint8_t TCP_KIND = 254, IP_KIND = 30, TOKEN_BYTES = 20, VERSION = 1, TCP = 6;
     static const unsigned EPOCH_SECONDS = 64, CHAIN = 6, EXTENSION_MOST = 62;
@@ -472,8 +558,8 @@ private:
         return true;
     }
 
-    // False: it is no SYN, a part of one, or behind headers that are not gone through.
-    static bool read_syn(const uint8_t* ip, size_t length, Syn& syn)
+    // False: it is no segment, a part of one, or behind headers that are not gone through.
+    static bool read_segment(const uint8_t* ip, size_t length, Syn& syn)
     {
         if ( length < 20 )
             return false;
@@ -526,7 +612,7 @@ private:
         }
         else
             return false;
-        if ( length - at < 20 || (ip[at + 13] & 0x12) != 0x02 )
+        if ( length - at < 20 )
             return false;
         syn.tcp = ip + at;
         const size_t header = size_t(syn.tcp[12] >> 4) * 4;

@@ -16,6 +16,9 @@ local AGGREGATES = {
 }
 -- How many epochs of 64 seconds the clock of the sender may be from this one's.
 local EPOCH_SLACK = 1
+-- Connections of which is remembered whose SYN would be a replay: the last ones, up to twice as many. Suricata lets a
+-- script have 500,000 bytes (`security.lua.max-bytes`), which do for 600.
+local CONNECTIONS = 600
 
 local packet_lib = require("suricata.packet")
 local hashlib = require("suricata.hashlib")
@@ -27,7 +30,7 @@ local CHAIN, EXTENSION_MOST = 6, 62
 
 local VERDICTS = {
 	["valid"] = true, ["missing"] = true, ["malformed"] = true, ["shortened"] = true, ["other-version"] = true,
-	["unknown-key"] = true, ["other-epoch"] = true, ["not-named"] = true, ["wrong-mac"] = true,
+	["unknown-key"] = true, ["other-epoch"] = true, ["not-named"] = true, ["wrong-mac"] = true, ["replayed"] = true,
 }
 
 local function bytes_of_hex(text, what)
@@ -92,6 +95,9 @@ local program_keys = {}
 
 if math.type(EPOCH_SLACK) ~= "integer" or EPOCH_SLACK < 0 or EPOCH_SLACK > 1000 then
 	error("weir-token.lua: EPOCH_SLACK is wrong; allowed: 0 to 1000")
+end
+if math.type(CONNECTIONS) ~= "integer" or CONNECTIONS < 1 or CONNECTIONS > 1000000 then
+	error("weir-token.lua: CONNECTIONS is wrong; allowed: 1 to 1000000")
 end
 if next(SECRETS) == nil or next(AGGREGATES) == nil then
 	error("weir-token.lua: SECRETS or AGGREGATES is empty: fill in a key and a program")
@@ -158,8 +164,8 @@ local function bytes_of_address(text)
 	return head .. ("\0"):rep(16 - #head - #tail) .. tail
 end
 
--- The SYN of a packet: what counts of it, or nil if it is none.
-local function read_syn(packet)
+-- The segment of a packet: what counts of it, or nil if it is none.
+local function read_segment(packet)
 	local version, source, dest = packet:tuple()
 	if version ~= 4 and version ~= 6 then
 		return nil
@@ -176,7 +182,7 @@ local function read_syn(packet)
 	if version == 6 then
 		length = 40 + string.unpack(">I2", data, at + 4)
 	end
-	local syn = { is_cut = at + length - 1 > #data }
+	local segment = { is_cut = at + length - 1 > #data }
 	-- Behind its length is what the link has filled up; a superpacket may say none.
 	if length >= (version == 4 and 20 or 41) then
 		data = data:sub(1, at + length - 1)
@@ -188,7 +194,7 @@ local function read_syn(packet)
 			return nil
 		end
 		transport = at + words * 4
-		syn.ip_token, syn.ip_is_wrong = find_token(data:sub(at + 20, transport - 1), IP_KIND, false)
+		segment.ip_token, segment.ip_is_wrong = find_token(data:sub(at + 20, transport - 1), IP_KIND, false)
 		prefix = ("\0"):rep(10) .. "\xff\xff"
 	else
 		local next_header, options = data:byte(at + 6), ""
@@ -211,22 +217,23 @@ local function read_syn(packet)
 			return nil
 		end
 		if #options <= EXTENSION_MOST then
-			syn.ip_token, syn.ip_is_wrong = find_token(options, IP_KIND, true)
+			segment.ip_token, segment.ip_is_wrong = find_token(options, IP_KIND, true)
 		end
 		prefix = ""
 	end
 	local tcp = data:sub(transport)
-	if #tcp < 20 or tcp:byte(14) & 0x12 ~= 0x02 then
+	if #tcp < 20 then
 		return nil
 	end
+	segment.is_syn = tcp:byte(14) & 0x12 == 0x02
 	local header = (tcp:byte(13) >> 4) * 4
 	if header >= 20 and header <= #tcp then
-		syn.options = tcp:sub(21, header)
+		segment.options = tcp:sub(21, header)
 	end
-	syn.isn = tcp:sub(5, 8)
+	segment.isn = tcp:sub(5, 8)
 	local half = #addresses // 2
-	syn.ends = prefix .. addresses:sub(1, half) .. prefix .. addresses:sub(half + 1) .. tcp:sub(1, 4)
-	return syn
+	segment.ends = prefix .. addresses:sub(1, half) .. prefix .. addresses:sub(half + 1) .. tcp:sub(1, 4)
+	return segment
 end
 
 -- The word for what a SYN proves, as `weir token verify` has it.
@@ -268,20 +275,62 @@ local function judge(syn, seconds)
 	return mac == token:sub(13) and "valid" or "wrong-mac"
 end
 
+-- By the ends of a connection whose SYN was valid, the number of that SYN, and behind it a mark if the client has sent more
+-- since. When the first table is full the second one goes, and the first takes its place.
+local recent, older, recent_count = {}, {}, 0
+local USED = "+"
+
+local function remember(ends, what)
+	if recent[ends] == nil then
+		if recent_count == CONNECTIONS then
+			recent, older, recent_count = {}, recent, 0
+		end
+		recent_count = recent_count + 1
+	end
+	recent[ends] = what
+end
+
+-- Marks the connection of a segment that is no SYN.
+local function note_segment(segment)
+	local known = recent[segment.ends] or older[segment.ends]
+	if known and #known == 4 then
+		remember(segment.ends, known .. USED)
+	end
+end
+
+-- A valid SYN that comes again is sent again, unless the client has sent more behind it.
+local function is_replay(syn)
+	local known = recent[syn.ends] or older[syn.ends]
+	if known == syn.isn .. USED then
+		return true
+	end
+	if known ~= syn.isn then
+		remember(syn.ends, syn.isn)
+	end
+	return false
+end
+
 function init(_)
 	return { packet = true }
 end
 
 function match(_)
 	local packet = packet_lib.get()
-	local syn = read_syn(packet)
-	if not syn then
+	local segment = read_segment(packet)
+	if not segment then
 		return 0
 	end
-	local verdict = judge(syn, (packet:timestamp()))
+	if not segment.is_syn then
+		note_segment(segment)
+		return 0
+	end
+	local verdict = judge(segment, (packet:timestamp()))
 	local wanted = rule_lib.get_rule():msg():match("weir token: ([%l-]+)")
 	if wanted and not VERDICTS[wanted] then
 		error("weir-token.lua: no verdict is " .. wanted)
+	end
+	if verdict == "valid" and is_replay(segment) then
+		verdict = "replayed"
 	end
 	-- A rule that names none is for all that are not right.
 	if wanted == verdict or (not wanted and verdict ~= "valid") then

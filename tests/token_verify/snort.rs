@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     IDENTITY, Lab, json, pcap,
-    suricata::{alone, by_packet, cut_everywhere, of_lines},
+    suricata::{alone, by_packet, cut_everywhere, of_lines, replays},
     syns,
 };
 
@@ -85,6 +85,23 @@ fn the_plugin_for_snort_says_of_each_syn_what_weir_says() {
             assert!(["-", "shortened", "valid"].contains(&said.as_str()));
         }
     }
+}
+
+#[test]
+fn the_plugin_for_snort_says_of_replays_what_weir_says() {
+    if !has("g++") {
+        return;
+    }
+    let lab = Lab::new();
+    let settings = lab.write("weir_token.conf", settings(&lab).as_bytes());
+    let (capture, weir, wanted) = replays(&lab);
+    let program = build(&lab, "g++", &["-fsanitize=address,undefined"]);
+    let done = run(&program, &settings, &capture);
+    assert!(done.status.success(), "{done:?}");
+    let said = of_lines(&done.stdout);
+    assert_eq!(said, wanted);
+    let judged = said.into_iter().filter(|(_, verdict)| verdict != "-");
+    assert_eq!(judged.collect::<std::collections::BTreeMap<_, _>>(), weir);
 }
 
 #[test]

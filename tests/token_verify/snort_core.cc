@@ -40,12 +40,13 @@ int main(int, char** argv)
         std::ifstream in(argv[2], std::ios::binary);
         const Bytes file { std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>() };
         unsigned number = 0;
+        Connections connections;
         for ( size_t at = 24; at + 16 <= file.size(); )
         {
             const uint32_t seconds = word(file, at), length = word(file, at + 8);
             // A place of its own, so that what is read beyond it is seen.
             const Bytes packet(file.begin() + long(at) + 16 + 14, file.begin() + long(at) + 16 + long(length));
-            printf("%u\t%s\n", ++number, name(verifier.judge(packet.data(), packet.size(), seconds)));
+            printf("%u\t%s\n", ++number, name(verifier.judge(packet.data(), packet.size(), seconds, connections)));
             at += 16 + length;
         }
     }

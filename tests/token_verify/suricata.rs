@@ -8,7 +8,7 @@ use weir_token::daf::DafKey;
 
 use super::{IDENTITY, Lab, SECONDS, header, json, pcap, syns, with_daf};
 
-const VERDICTS: [&str; 9] = [
+const VERDICTS: [&str; 10] = [
     "valid",
     "missing",
     "malformed",
@@ -18,6 +18,7 @@ const VERDICTS: [&str; 9] = [
     "other-epoch",
     "not-named",
     "wrong-mac",
+    "replayed",
 ];
 const DAF_VERDICTS: [&str; 6] = [
     "valid",
@@ -271,6 +272,67 @@ fn add_cut(file: &mut Vec<u8>, packet: &[u8], length: usize) {
     file.extend(frame);
 }
 
+/// A capture of [`syns::of_replays`], what `weir token verify` says of it, and what is to be said.
+pub fn replays(
+    lab: &Lab,
+) -> (
+    std::path::PathBuf,
+    BTreeMap<u64, String>,
+    BTreeMap<u64, String>,
+) {
+    let replays = syns::of_replays(lab);
+    let packets: Vec<_> = replays
+        .iter()
+        .map(|(packet, _)| (0, packet.clone()))
+        .collect();
+    let capture = lab.write("replays.pcap", &pcap(1, false, &packets));
+    let weir = by_packet(&json(&lab.verify(&capture, &["--json"])));
+    let said = replays.iter().map(|(_, verdict)| (*verdict).to_owned());
+    (capture, weir, (1..).zip(said).collect())
+}
+
+/// A token that was seen is good for nothing from a second host, nor on another flow, nor on its
+/// own once that has begun: weir, the stand-in and Suricata agree.
+#[test]
+fn suricata_says_of_replays_what_weir_says() {
+    if !has_lua() {
+        return;
+    }
+    let lab = Lab::new();
+    let (capture, weir, wanted) = replays(&lab);
+    let judged: BTreeMap<_, _> = wanted
+        .clone()
+        .into_iter()
+        .filter(|(_, v)| v != "-")
+        .collect();
+    assert_eq!(weir, judged);
+    let text = token_script(&lab);
+    let script = lab.write("weir-token.lua", text.as_bytes());
+    let said = standin(&script, &capture, "weir token: ", &VERDICTS).unwrap();
+    assert_eq!(said, wanted);
+    // Of more connections than are remembered the first ones are forgotten.
+    let few = text.replacen("CONNECTIONS = 600", "CONNECTIONS = 1", 1);
+    let few = lab.write("few.lua", few.as_bytes());
+    let said = standin(&few, &capture, "weir token: ", &VERDICTS).unwrap();
+    assert_eq!(
+        said, wanted,
+        "two are remembered, and one is on its way at a time"
+    );
+    if !has_suricata() {
+        return;
+    }
+    let said = suricata(
+        &lab,
+        "weir-token",
+        &text,
+        &capture,
+        "weir token: ",
+        &["valid"],
+    );
+    // The rule of the test for valid ones sees every segment, as that for replays does.
+    assert_eq!(said, judged);
+}
+
 #[test]
 fn suricata_says_what_is_wrong_with_a_setting() {
     if !has_lua() {
@@ -295,6 +357,11 @@ fn suricata_says_what_is_wrong_with_a_setting() {
             "EPOCH_SLACK = 1",
             "EPOCH_SLACK = -1",
             "EPOCH_SLACK is wrong; allowed: 0 to 1000",
+        ),
+        (
+            "CONNECTIONS = 600",
+            "CONNECTIONS = 0",
+            "CONNECTIONS is wrong; allowed: 1 to 1000000",
         ),
         ("[1] = \"", "-- \"", "SECRETS or AGGREGATES is empty"),
     ] {

@@ -87,6 +87,59 @@ pub fn token(
     }
 }
 
+/// Packets of connections, one behind the other, with what a verifier that sees all of them says
+/// of each (`-`: nothing): a SYN that is sent again, the same behind more of its client, and its
+/// token from a second host and on other flows.
+pub fn of_replays(lab: &Lab) -> Vec<(Vec<u8>, &'static str)> {
+    let now = epoch_at(SECONDS.into());
+    let mut packets = Vec::new();
+    for is_v6 in [false, true] {
+        let addr = |n: u8| -> IpAddr {
+            match is_v6 {
+                true => format!("2001:db8::{n:x}").parse().unwrap(),
+                false => format!("192.0.2.{n}").parse().unwrap(),
+            }
+        };
+        let ends = [addr(1), addr(9)];
+        for (port, in_ip) in [(50_000, false), (50_100, true)] {
+            let token = token(&lab.key, &IDENTITY, now, ends, (port, PORT));
+            let syn = |ends: [IpAddr; 2], port: u16| match in_ip {
+                false => with(ends, port, &token.bytes(), None),
+                true if is_v6 => {
+                    let mut header = token.ipv6_header();
+                    header[0] = 6;
+                    with(ends, port, &LINUX, Some(&header))
+                }
+                true => with(ends, port, &LINUX, Some(&token.ipv4_bytes())),
+            };
+            let good = syn(ends, port);
+            let ack = packet(ends[0], ends[1], port, ISN + 1, 0x10, &[]);
+            let mut answer = packet(ends[1], ends[0], PORT, 9, 0x12, &[]);
+            let to = answer.len() - 20 + 2;
+            answer[to..to + 2].copy_from_slice(&port.to_be_bytes());
+            packets.extend([
+                (good.clone(), "valid"),
+                (answer, "-"),
+                (ack.clone(), "-"),
+                (good.clone(), "replayed"),
+                (ack, "-"),
+                (good.clone(), "replayed"),
+                (syn([addr(2), ends[1]], port), "wrong-mac"),
+                (syn([ends[0], addr(8)], port), "wrong-mac"),
+                (syn(ends, port + 1), "wrong-mac"),
+                (syn([addr(2), addr(8)], port + 1), "wrong-mac"),
+            ]);
+            // The same ends begin anew, with the token of before.
+            let mut other = good;
+            // Of a TCP header with 20 bytes of options, at the packet's end.
+            let number = other.len() - 40 + 4;
+            other[number] ^= 1;
+            packets.push((other, "wrong-mac"));
+        }
+    }
+    packets
+}
+
 /// SYNs to [`PORT`], each of a connection of its own.
 pub fn of_each_verdict(lab: &Lab) -> Vec<Syn> {
     let now = epoch_at(SECONDS.into());
