@@ -161,12 +161,15 @@ impl Database {
             return Ok(None);
         };
         let network = found.network()?;
-        Ok(
-            Prefix::new(network.ip(), network.prefix()).map(|network| GeoLookup {
-                network,
-                place: record.place(),
-            }),
-        )
+        let network = match addr.is_ipv4() && network.ip().is_ipv6() {
+            // One record for all of ::/96 and more is about IPv4 as well.
+            true => Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            false => Prefix::new(network.ip(), network.prefix()),
+        };
+        Ok(network.map(|network| GeoLookup {
+            network,
+            place: record.place(),
+        }))
     }
 
     /// All it says about countries and continents.

@@ -328,6 +328,20 @@ fn every_shape_of_tree_gives_the_same_atlas() {
     assert_eq!(v4.locate(Ipv6Addr::LOCALHOST.into()).unwrap(), None);
 }
 
+/// A record that is about more than all of IPv4 says so of an address of IPv4.
+#[test]
+fn the_network_of_an_address_is_of_its_family() {
+    for network in ["::/1", "::/19", "::/96"] {
+        let bytes = Mmdb::new("X").with(network, country("DE", "EU")).build();
+        let database = Database::from_bytes(bytes).unwrap();
+        let addr: IpAddr = [192, 0, 2, 9].into();
+        let found = database.locate(addr).unwrap().unwrap();
+        assert_eq!(found.network.to_string(), "0.0.0.0/0", "{network}");
+        let found = database.locate("::1:2".parse().unwrap()).unwrap().unwrap();
+        assert_eq!(found.network.to_string(), network, "{network}");
+    }
+}
+
 /// Everything that may be asked of a file; it may fail, but must return.
 fn try_all(bytes: Vec<u8>) -> bool {
     let Ok(database) = Database::from_bytes(bytes) else {
