@@ -18,6 +18,7 @@ use weir_bpf::{
     },
 };
 use weir_identity::Digest;
+use weir_testkit::random::Random;
 use weir_token::{
     KeyId, Secret, Statement, TokenOption, VERSION, epoch_at,
     verify::{Segment, Verifier},
@@ -95,22 +96,6 @@ fn since_1970() -> Duration {
 
 fn epoch() -> u64 {
     epoch_at(since_1970().as_secs())
-}
-
-/// xorshift64*: the same packets in each run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        (self.next() % most as u64) as usize
-    }
 }
 
 struct Known {
