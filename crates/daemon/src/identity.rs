@@ -12,6 +12,7 @@ mod containers;
 mod cut;
 mod executables;
 mod facts;
+mod group;
 mod kept;
 mod learning;
 mod login;
@@ -77,6 +78,7 @@ use containers::Containers;
 use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};
+pub(crate) use group::GroupTable;
 use learning::Learning;
 pub use learning::LearningStatus;
 pub use login::{SshLogin, shuts_out};
@@ -143,6 +145,11 @@ const ABOUT_UNTOLD: &str = "app:untold";
 const ABOUT_REFUSED: &str = "app:refused";
 const ABOUT_GROUP: &str = "app:cgroup";
 const ABOUT_RESTLESS: &str = "app:restless";
+const GROUP: GroupTable = GroupTable {
+    name: "[app]",
+    about: ABOUT_GROUP,
+    meanwhile: "no program is judged",
+};
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -1062,21 +1069,10 @@ impl Apps {
         let Some(path) = state.config.cgroup.clone().filter(|_| !state.is_torn) else {
             return;
         };
-        if state.cgroup.is_at(&path) {
-            self.alerts.clear(ABOUT_GROUP);
-            return;
-        }
-        let moved = CgroupAt::open(Some(&path)).and_then(|cgroup| state.move_to(cgroup));
-        match moved {
-            Ok(()) => {
-                tracing::info!("[app]: holds for the control group {} anew", path.display());
-                self.alerts.clear(ABOUT_GROUP);
-            }
-            Err(error) => self.alerts.raise(
-                ABOUT_GROUP,
-                format!("{error}: no program is judged until it is there, and from then on"),
-            ),
-        }
+        let is_there = state.cgroup.is_at(&path);
+        GROUP.follow(&self.alerts, &path, is_there, |cgroup| {
+            state.move_to(cgroup)
+        });
     }
 
     /// Puts the rules into force as lists, countries and names are now. What is more than there

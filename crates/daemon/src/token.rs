@@ -42,7 +42,7 @@ use weir_token::{
 };
 
 use crate::{
-    identity::{Apps, KnownSince, PinPlace},
+    identity::{Apps, GroupTable, KnownSince, PinPlace},
     threads::Pulse,
 };
 use conduits::Conduits;
@@ -74,6 +74,11 @@ const ABOUT_SEGMENTS: &str = "token:segments";
 const ABOUT_FORWARD: &str = "token:forward";
 const ABOUT_STRIP: &str = "token:strip";
 const ABOUT_GROUP: &str = "token:cgroup";
+const GROUP: GroupTable = GroupTable {
+    name: "[token]",
+    about: ABOUT_GROUP,
+    meanwhile: "nobody signs, and no port wants a token,",
+};
 
 /// The alert about dropped segments ends so long after the last one.
 const QUIET: Duration = Duration::from_secs(60);
@@ -563,11 +568,8 @@ impl Tokens {
         let Some(path) = state.config.cgroup.clone() else {
             return;
         };
-        if state.cgroup.is_at(&path) {
-            self.alerts.clear(ABOUT_GROUP);
-            return;
-        }
-        let moved = CgroupAt::open(Some(&path)).and_then(|cgroup| {
+        let is_there = state.cgroup.is_at(&path);
+        GROUP.follow(&self.alerts, &path, is_there, |cgroup| {
             let State {
                 kernel,
                 loaded,
@@ -578,18 +580,6 @@ impl Tokens {
             state.cgroup = cgroup;
             Ok(())
         });
-        match moved {
-            Ok(()) => {
-                tracing::info!("[token]: holds for the control group {} anew", path.display());
-                self.alerts.clear(ABOUT_GROUP);
-            }
-            Err(error) => self.alerts.raise(
-                ABOUT_GROUP,
-                format!(
-                    "{error}: nobody signs, and no port wants a token, until it is there, and from then on"
-                ),
-            ),
-        }
     }
 
     /// Follows the programs, the keys' times and the clock until the daemon ends.
