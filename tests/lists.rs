@@ -366,7 +366,7 @@ fn a_fifo_in_place_of_a_list_is_an_alert() {
     assert!(made.unwrap().success());
     let alert = host.soon("an alert", || host.alert("list:bad"));
     assert!(
-        alert.contains("not a regular file") && alert.contains("1 prefixes"),
+        alert.contains("not a regular file") && alert.contains("its 1 prefix of "),
         "{alert}"
     );
     assert_eq!(host.weir(&["list", "refresh", "bad"]).code, 1);
@@ -571,7 +571,7 @@ fn crowdsec_is_followed_and_its_decisions_end() {
     host.holds("crowd", 1);
     let alert = host.soon("an alert", || host.alert("list:crowd"));
     assert!(
-        alert.contains("1 prefixes") || alert.contains("2 prefixes"),
+        alert.contains("1 prefix of") || alert.contains("2 prefixes"),
         "{alert}"
     );
     // A restart without it has what was kept.

@@ -293,7 +293,7 @@ fn each_connection_of_a_capture_has_its_verdict() {
         "{text}"
     );
     assert!(
-        text.contains("1 connections, 0 flows of datagrams by verdict: 1 valid, 0 refused; 2 packets, 0 of them"),
+        text.contains("1 connection, 0 flows of datagrams by verdict: 1 valid, 0 refused; 2 packets, 0 of them"),
         "{text}"
     );
     // No connection to this port: nothing is proved.

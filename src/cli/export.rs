@@ -43,6 +43,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let bans: Vec<StoredBan> =
         serde_json::from_value(answer).context("reading the daemon's answer")?;
     fail2ban_state::write(file, &bans).with_context(|| format!("writing {}", file.display()))?;
-    show::line(format!("{} bans written to {}", bans.len(), file.display()))?;
+    let bans = weir_daemon::counted(bans.len() as u64, "ban", "bans");
+    show::line(format!("{bans} written to {}", file.display()))?;
     Ok(ExitAnswer::Done)
 }

@@ -155,12 +155,12 @@ fn refresh(common: &Common, name: Option<&str>, force: bool) -> anyhow::Result<E
             all = ExitAnswer::No;
         } else {
             show::line(format!(
-                "{name}: {} prefixes ({} IPv4, {} IPv6), {} lines skipped, {} entries refused",
-                list["prefixes"],
+                "{name}: {} ({} IPv4, {} IPv6), {} skipped, {} refused",
+                show::counted(&list["prefixes"], "prefix", "prefixes"),
                 list["ipv4"],
                 list["ipv6"],
-                list["skipped"]["count"],
-                list["refused"]["count"]
+                show::counted(&list["skipped"]["count"], "line", "lines"),
+                show::counted(&list["refused"]["count"], "entry", "entries")
             ))?;
         }
     }

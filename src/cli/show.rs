@@ -131,6 +131,11 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// The number of an answer with what is counted, as `1 rule` and `2 rules`.
+pub fn counted(number: &Value, one: &str, many: &str) -> String {
+    weir_daemon::counted(number.as_u64().unwrap_or_default(), one, many)
+}
+
 /// When a ban ends and how long that is from now.
 pub fn end(ban: &Value) -> String {
     match ban["until"].as_str() {

@@ -14,7 +14,7 @@ use weir_enforce::{backend_swap, kernel::DEFAULT_ROOT};
 
 use super::{
     Common, ExitAnswer, client, show,
-    show::{Tone, headline, text, wrapped},
+    show::{Tone, counted, headline, text, wrapped},
     why,
 };
 
@@ -146,12 +146,6 @@ fn without_daemon(
     Ok(())
 }
 
-/// `1 SYN`, `2 SYNs`.
-fn syns(count: &Value) -> String {
-    let plural = if *count == 1 { "" } else { "s" };
-    format!("{count} SYN{plural}")
-}
-
 fn alerts(status: &Value) -> &[Value] {
     status["alerts"].as_array().map_or(&[][..], Vec::as_slice)
 }
@@ -214,15 +208,15 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     if let Some(ports) = decoy["ports"].as_array() {
         let ports: Vec<_> = ports.iter().map(text).collect();
         wrapped(format!(
-            "decoy ports {} (proof {}): {} answered, {} above the limit, {} proofs, {} bans, {} in force, {} visits without proof",
+            "decoy ports {} (proof {}): {} answered, {} above the limit, {}, {}, {} in force, {} without proof",
             ports.join(" "),
             text(&decoy["proof"]),
-            syns(&decoy["answered"]),
+            counted(&decoy["answered"], "SYN", "SYNs"),
             decoy["unanswered"],
-            decoy["proofs"],
-            decoy["bans"],
+            counted(&decoy["proofs"], "proof", "proofs"),
+            counted(&decoy["bans"], "ban", "bans"),
             decoy["bans_in_force"],
-            decoy["strikes"]
+            counted(&decoy["strikes"], "visit", "visits")
         ))?;
     }
     for pool in status["pools"].as_array().into_iter().flatten() {
@@ -243,9 +237,11 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             false => "",
         };
         wrapped(format!(
-            "pool {}{origin}: {} of {reals} reals take flows{served_by}, {unserved} packets dropped for want of one",
+            "pool {}{origin}: {} of {} flows{served_by}, {} dropped for want of one",
             text(&pool["name"]),
             pool["live"],
+            weir_daemon::counted(reals as u64, "real takes", "reals take"),
+            weir_daemon::counted(unserved, "packet", "packets"),
         ))?;
     }
     vrrp(&status["vrrp"])?;
@@ -261,29 +257,29 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         let dark = dark.into_iter().flatten().map(text);
         places.extend(dark.map(|prefix| format!("dark {prefix}")));
         wrapped(format!(
-            "tarpit {} {}: {} answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
+            "tarpit {} {}: {} answered, {} completed, {} answered with a window of zero, {} above the limit",
             if ports.is_empty() {
                 "addresses"
             } else {
                 "ports"
             },
             places.join(" "),
-            syns(&tarpit["answered"]),
-            tarpit["handshakes"],
-            tarpit["held"],
+            counted(&tarpit["answered"], "SYN", "SYNs"),
+            counted(&tarpit["handshakes"], "handshake", "handshakes"),
+            counted(&tarpit["held"], "packet", "packets"),
             tarpit["unanswered"]
         ))?;
     }
     for ring in status["rings"].as_array().into_iter().flatten() {
         wrapped(format!(
-            "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",
+            "ring {}: {} read of {} by {}, {} ({}) lost; {} bad, {} unreadable",
             text(&ring["ring"]),
-            ring["records"],
-            ring["segments"],
-            ring["workers"],
+            counted(&ring["records"], "record", "records"),
+            counted(&ring["segments"], "segment", "segments"),
+            counted(&ring["workers"], "worker", "workers"),
             ring["lost"],
-            ring["lost_bytes"],
-            ring["bad"],
+            counted(&ring["lost_bytes"], "byte", "bytes"),
+            counted(&ring["bad"], "file", "files"),
             ring["unreadable"]
         ))?;
     }
@@ -339,17 +335,19 @@ fn app(app: &Value) -> std::io::Result<()> {
         false => "",
     };
     wrapped(format!(
-        "programs: level {} in {}, {} rules, default {}, unknown {}{observe}; {} programs known, {dropped} packets and calls denied",
+        "programs: level {} in {}, {}, default {}, unknown {}{observe}; {} known, {} denied",
         text(&app["level"]),
         text(&app["cgroup"]),
-        rules.len().saturating_sub(2),
+        weir_daemon::counted(rules.len().saturating_sub(2) as u64, "rule", "rules"),
         text(&app["default"]),
         text(&app["unknown"]),
-        app["programs"],
+        counted(&app["programs"], "program", "programs"),
+        weir_daemon::counted(dropped, "packet or call", "packets and calls"),
     ))?;
     if let Some(open @ 1..) = app["prompt"]["open"].as_u64() {
         wrapped(format!(
-            "  {open} questions open, connections wait: weir app prompt answers them"
+            "  {} open, connections wait: weir app prompt answers them",
+            weir_daemon::counted(open, "question", "questions")
         ))?;
     }
     if app["learning"]["is_on"] == true {
@@ -410,8 +408,7 @@ fn protection(status: &Value) -> std::io::Result<()> {
     }
     let with = match alerts {
         0 => String::new(),
-        1 => ", 1 alert".to_owned(),
-        n => format!(", {n} alerts"),
+        n => format!(", {}", weir_daemon::counted(n as u64, "alert", "alerts")),
     };
     let rest = format!(": {}{with}", text(&status["protection"]["why"]));
     headline(tone, word, &rest)
@@ -511,15 +508,15 @@ fn host_names(names: &Value) -> anyhow::Result<()> {
     ];
     if begun.into_iter().any(has_any) {
         wrapped(format!(
-            "host names: {} waiting with {} failures, {} known; {} looked up, {} without address, {} without answer, {} too late, {} failures without room",
+            "host names: {} waiting with {}, {} known; {} looked up, {} without address, {} without answer, {} too late, {} without room",
             names["waiting"],
-            names["findings_waiting"],
+            counted(&names["findings_waiting"], "failure", "failures"),
             names["known"],
             names["resolved"],
             names["without_address"],
             names["failed"],
             names["late"],
-            names["refused"]
+            counted(&names["refused"], "failure", "failures")
         ))?;
     }
     Ok(())
@@ -536,10 +533,10 @@ fn watches(watches: &Value) -> anyhow::Result<()> {
             last => format!("; last rejected: {last}"),
         };
         wrapped(format!(
-            "watch {} {runs}, started {} times: {} lines, {} banned, {} banned already, {} not denied, {} ignored, {} rejected{last}",
+            "watch {} {runs}, started {}: {}, {} banned, {} banned already, {} not denied, {} ignored, {} rejected{last}",
             text(&watch["name"]),
-            watch["starts"],
-            watch["lines"],
+            counted(&watch["starts"], "time", "times"),
+            counted(&watch["lines"], "line", "lines"),
             watch["bans"],
             watch["known"],
             watch["not_denied"],

@@ -185,10 +185,10 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     }
     for tracked in answer["tracked"].as_array().into_iter().flatten() {
         show::line(format!(
-            "  jail {}: {} of {} failures counted",
+            "  jail {}: {} of {} counted",
             show::text(&tracked["jail"]),
             tracked["findings"],
-            tracked["max_retry"]
+            show::counted(&tracked["max_retry"], "failure", "failures")
         ))?;
     }
     let history = answer["history"].as_array().map_or(&[][..], Vec::as_slice);

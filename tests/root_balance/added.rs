@@ -134,7 +134,7 @@ fn root_a_pool_that_a_command_adds_serves_at_once_and_outlives_a_crash() {
         assert_eq!(added, "pool shop is added: 1 of 1 reals are live\n");
         assert_eq!(served_by(&segment, 10), [0].into());
         ask_all(&mut of_web);
-        told("pool shop: added, 192.0.2.81, 2001:db8::81 with 1 reals");
+        told("pool shop: added, 192.0.2.81, 2001:db8::81 with 1 real");
         let web = named(&weir, "web").unwrap();
         assert_eq!(web["origin"], line_of(&weir, "[pool.web]"));
         let shop = named(&weir, "shop").unwrap();

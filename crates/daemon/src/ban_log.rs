@@ -105,8 +105,9 @@ impl BanLog {
             Ok(()) if lost > 0 => self.alerts.raise(
                 ABOUT,
                 format!(
-                    "{}: {lost} bans found no room within a second; jails that count bans (recidive) miss them",
-                    path.display()
+                    "{}: {} no room within a second; jails that count bans (recidive) miss them",
+                    path.display(),
+                    crate::counted(lost as u64, "ban found", "bans found")
                 ),
             ),
             // An alert of lost bans stays until the next bans are all written.

@@ -408,9 +408,10 @@ impl Fail2banActions {
             if left > 0 {
                 queue.counters.lost.add(left as u64);
                 tracing::error!(
-                    "action {} of jail {}: {left} commands were not run before the end",
+                    "action {} of jail {}: {} not run before the end",
                     queue.action.name,
-                    queue.jail
+                    queue.jail,
+                    crate::counted(left as u64, "command was", "commands were")
                 );
             }
         }

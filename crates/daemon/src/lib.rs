@@ -55,3 +55,9 @@ pub mod watch;
 
 pub use trial::trial;
 pub use weir_core::text::{escape, escape_json};
+
+/// A number with what is counted, as `1 rule` and `2 rules`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    let what = if number == 1 { one } else { many };
+    format!("{number} {what}")
+}

@@ -42,6 +42,7 @@ use weir_token::{
 };
 
 use crate::{
+    counted,
     identity::{Apps, GroupTable, KnownSince, PinPlace},
     threads::Pulse,
 };
@@ -485,10 +486,14 @@ impl Tokens {
         *state = Some(fresh);
         attached?;
         tracing::info!(
-            "[token]: {} accepted keys, {} requirements, signing to {} networks, UDP to {}, in {}",
-            accepted,
-            config.requirements.len(),
-            config.sign_to.len(),
+            "[token]: {}, {}, signing to {}, UDP to {}, in {}",
+            counted(accepted as u64, "accepted key", "accepted keys"),
+            counted(
+                config.requirements.len() as u64,
+                "requirement",
+                "requirements"
+            ),
+            counted(config.sign_to.len() as u64, "network", "networks"),
             config.sign_udp_to.len(),
             at
         );

@@ -39,7 +39,10 @@ pub fn words(learning: &Value) -> String {
     if let Some(until) = moment("until") {
         words.push_str(&format!(" until {until}"));
     }
-    words.push_str(&format!(", {} programs recorded", learning["programs"]));
+    words.push_str(&format!(
+        ", {} recorded",
+        show::counted(&learning["programs"], "program", "programs")
+    ));
     if let Some(reviewed) = moment("reviewed") {
         words.push_str(&format!(", reviewed {reviewed}"));
     }

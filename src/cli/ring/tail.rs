@@ -133,7 +133,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let lost = set.statistics().lost;
     if lost > 0 {
         // Nobody is left to tell if this fails.
-        let _ = writeln!(io::stderr(), "weir: {lost} records were lost");
+        let _ = writeln!(
+            io::stderr(),
+            "weir: {} lost",
+            weir_daemon::counted(lost, "record was", "records were")
+        );
     }
     Ok(ExitAnswer::Done)
 }

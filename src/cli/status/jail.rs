@@ -1,6 +1,7 @@
 //! `weir status JAIL` for a person: what the jail does, what it has found, and whom it bans.
 
 use serde_json::Value;
+use weir_daemon::counted;
 
 use super::{alerts, show, text, wrapped};
 use crate::cli::show::{Tone, headline};
@@ -73,11 +74,6 @@ pub fn report(jail: &Value, status: &Value, bans: &Value) -> anyhow::Result<()> 
         ))?;
     }
     Ok(())
-}
-
-fn counted(number: u64, one: &str, many: &str) -> String {
-    let what = if number == 1 { one } else { many };
-    format!("{number} {what}")
 }
 
 /// Is an alert with this `about` the jail's: `jail:NAME`, `jail:NAME:KIND`, `action:NAME/ACTION`?

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::{super::show, text, wrapped};
+use super::{
+    super::show::{self, counted},
+    text, wrapped,
+};
 
 fn list(values: &Value) -> String {
     let values = values.as_array().into_iter().flatten();
@@ -71,13 +74,13 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     let signs_daf = signing["scope"] == "daf";
     if signs_tcp && !signs_daf {
         wrapped(format!(
-            "  signing to {}: {} programs, {} SYNs signed, {} without a known program, {} without room, {} packets dropped of changed programs",
+            "  signing to {}: {}, {} signed, {} without a known program, {} without room, {} dropped of changed programs",
             list(&signing["to"]),
-            signing["programs"],
-            signing["signed"],
+            counted(&signing["programs"], "program", "programs"),
+            counted(&signing["signed"], "SYN", "SYNs"),
             signing["without_signer"],
             signing["without_room"],
-            signing["changed"],
+            counted(&signing["changed"], "packet", "packets"),
         ))?;
     }
     for to in signing["conduits"].as_array().into_iter().flatten() {
@@ -86,13 +89,13 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     let segments = &signing["segments"];
     if !segments.is_null() {
         wrapped(format!(
-            "  signing each segment{} at {}: {} segments signed, dropped: {} without a known program, {} in superpackets, {} by other interfaces, {} without room, {} of which the kernel failed{}",
+            "  signing each segment{} at {}: {} signed, dropped: {} without a known program, {} in superpackets, {} by other interfaces, {} without room, {} of which the kernel failed{}",
             match signs_daf {
                 true => format!(" for DAF to {}", list(&signing["to"])),
                 false => String::new(),
             },
             interfaces(&segments["interfaces"]),
-            segments["signed"],
+            counted(&segments["signed"], "segment", "segments"),
             segments["without_signer"],
             segments["superpacket"],
             segments["without_interface"],
@@ -110,10 +113,10 @@ pub fn token(token: &Value) -> std::io::Result<()> {
     let udp = &signing["udp"];
     if !udp.is_null() {
         wrapped(format!(
-            "  signing UDP to {} at {}: {} datagrams signed, {} without a known program, {} too long for a token, {} without room, {} in fragments, {} refused by the kernel, {} dropped",
+            "  signing UDP to {} at {}: {} signed, {} without a known program, {} too long for a token, {} without room, {} in fragments, {} refused by the kernel, {} dropped",
             list(&udp["to"]),
             interfaces(&udp["interfaces"]),
-            udp["signed"],
+            counted(&udp["signed"], "datagram", "datagrams"),
             udp["without_signer"],
             udp["too_big"],
             udp["without_room"],
@@ -132,7 +135,7 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         wrapped(format!(
-            "  {} {}{}{}{}: {} {} proven, {} packets refused{}{}",
+            "  {} {}{}{}{}: {} proven, {} refused{}{}",
             text(&requirement["name"]),
             list(&requirement["ports"]),
             match list(&requirement["to"]) {
@@ -148,12 +151,11 @@ pub fn token(token: &Value) -> std::io::Result<()> {
                 Some("log") => ", only logged: nothing is dropped",
                 _ => "",
             },
-            outcomes["valid"],
             match requirement["scope"] == "daf" {
-                true => "segments",
-                false => "SYNs and datagrams",
+                true => counted(&outcomes["valid"], "segment", "segments"),
+                false => counted(&outcomes["valid"], "SYN or datagram", "SYNs and datagrams"),
             },
-            requirement["refused"],
+            counted(&requirement["refused"], "packet", "packets"),
             if refused.is_empty() { "" } else { ": " },
             refused.join(", "),
         ))?;
@@ -171,14 +173,14 @@ pub fn token(token: &Value) -> std::io::Result<()> {
             .collect();
         let connections = &forward["connections"];
         wrapped(format!(
-            "  forwarded packets judged at {}{}: {} connections known, of {}{}, those of before {}",
+            "  forwarded packets judged at {}{}: {} known, of {}{}, those of before {}",
             interfaces(&forward["interfaces"]),
             match (chosen.is_empty(), list(&forward["by_xdp"])) {
                 (false, _) => format!(" ({})", chosen.join("; ")),
                 (true, none) if none.is_empty() => none,
                 (true, names) => format!(" (by XDP at {names})"),
             },
-            connections["flows"],
+            counted(&connections["flows"], "connection", "connections"),
             forward["limit"],
             match connections["evicted"].as_u64() {
                 Some(0) | None => String::new(),

@@ -4,7 +4,7 @@ use std::{fs::File, io::BufReader, net::SocketAddr, path::Path};
 
 use anyhow::Context;
 use serde_json::json;
-use weir_daemon::token::keys;
+use weir_daemon::{counted, token::keys};
 use weir_token::{
     capture::{CaptureReader, ip_packet},
     daf::{DafCounts, DafKey, DafVerdict},
@@ -123,8 +123,10 @@ fn print(table: &DafCounts, counts: &Counts, valid: u64, refused: u64) -> anyhow
         show::table(&head, &rows)?;
     }
     show::line(format!(
-        "{valid} packets valid, {refused} refused; {} packets, {} of them not TCP over IPv4 or not whole",
-        counts.packets, counts.other
+        "{} valid, {refused} refused; {}, {} of them not TCP over IPv4 or not whole",
+        counted(valid, "packet", "packets"),
+        counted(counts.packets, "packet", "packets"),
+        counts.other
     ))?;
     if valid > 0 {
         show::line(
@@ -133,8 +135,8 @@ fn print(table: &DafCounts, counts: &Counts, valid: u64, refused: u64) -> anyhow
     }
     if table.beyond() > 0 {
         show::line(format!(
-            "{} packets of more directions than can be told apart ({}): give --port",
-            table.beyond(),
+            "{} of more directions than can be told apart ({}): give --port",
+            counted(table.beyond(), "packet", "packets"),
             weir_token::daf::MAX_DIRECTIONS
         ))?;
     }

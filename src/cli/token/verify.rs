@@ -4,7 +4,7 @@ use std::{fs::File, io::BufReader, path::PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Map, Value, json};
-use weir_daemon::{config::Config, token::keys};
+use weir_daemon::{config::Config, counted, token::keys};
 use weir_token::{
     Datagram, Digest,
     capture::{CaptureReader, ip_packet},
@@ -267,16 +267,20 @@ fn print(
     }
     let datagrams = table.flows().iter().filter(|flow| flow.is_udp).count();
     show::line(format!(
-        "{} connections, {} flows of datagrams by verdict: {valid} valid, {refused} refused; {} packets, {} of them neither TCP nor UDP, or not whole",
-        table.flows().len() - datagrams,
-        datagrams,
-        counts.packets,
+        "{}, {} of datagrams by verdict: {valid} valid, {refused} refused; {}, {} of them neither TCP nor UDP, or not whole",
+        counted(
+            (table.flows().len() - datagrams) as u64,
+            "connection",
+            "connections"
+        ),
+        counted(datagrams as u64, "flow", "flows"),
+        counted(counts.packets, "packet", "packets"),
         counts.other
     ))?;
     if table.beyond() > 0 {
         show::line(format!(
-            "{} packets of more connections and flows than can be told apart ({}): give --port",
-            table.beyond(),
+            "{} of more connections and flows than can be told apart ({}): give --port",
+            counted(table.beyond(), "packet", "packets"),
             weir_token::flow_table::MAX_FLOWS
         ))?;
     }

@@ -137,7 +137,11 @@ fn tell_of_change(service: &Service, change: &PoolChange, config: &Config) {
             let vips: Vec<_> = vips.map(ToString::to_string).collect();
             let reals = pool.map_or(0, |pool| pool.own_reals().count());
             (
-                format!("added, {} with {reals} reals", vips.join(", ")),
+                format!(
+                    "added, {} with {}",
+                    vips.join(", "),
+                    crate::counted(reals as u64, "real", "reals")
+                ),
                 None,
             )
         }

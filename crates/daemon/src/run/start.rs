@@ -110,14 +110,16 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     }
     let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
     marked(&alerts, filling.end());
+    let bans = |number: usize| crate::counted(number as u64, "ban", "bans");
     let restored = if taken_over == 0 || plan.insert.iter().any(is_denying) {
-        format!("{restored} bans restored from the database")
+        format!("{} restored from the database", bans(restored))
     } else if restored > 0 {
         format!(
-            "{taken_over} bans taken over from the kernel, and {restored} that only notify restored from the database"
+            "{} taken over from the kernel, and {restored} that only notify restored from the database",
+            bans(taken_over)
         )
     } else {
-        format!("{taken_over} bans taken over from the kernel")
+        format!("{} taken over from the kernel", bans(taken_over))
     };
     tracing::info!("{restored} in {} ms", begin.elapsed().as_millis());
     store.remember(

@@ -307,8 +307,9 @@ impl Fail2banState {
 /// What was taken over, in a sentence.
 pub fn in_words(taken: &TakenOver) -> String {
     let mut words = format!(
-        "{} bans taken over from Fail2ban, {} more are over",
-        taken.bans, taken.over
+        "{} taken over from Fail2ban, {} over",
+        crate::counted(taken.bans as u64, "ban", "bans"),
+        crate::counted(taken.over as u64, "more is", "more are")
     );
     for (count, what) in [
         (taken.known, "were in force already"),

@@ -286,7 +286,8 @@ impl ManualBans {
             saved = saved.and_then(|()| self.store.flush());
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
-        tracing::info!("all {lifted} bans{of} lifted manually");
+        let bans = crate::counted(lifted as u64, "ban", "bans");
+        tracing::info!("all{of}: {bans} lifted manually");
         let still = None;
         Ok(Done::new(UnbanOutcome { lifted, still }, saved))
     }

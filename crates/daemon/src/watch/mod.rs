@@ -402,7 +402,8 @@ impl<'a> Complaints<'a> {
 
     fn finish(&mut self) {
         if self.untold > 0 {
-            tracing::warn!("watch {} said {} lines more", self.watch, self.untold);
+            let lines = crate::counted(self.untold, "line", "lines");
+            tracing::warn!("watch {} said {lines} more", self.watch);
             self.untold = 0;
         }
     }

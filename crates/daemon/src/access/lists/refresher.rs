@@ -220,9 +220,9 @@ impl Refresher {
         held.from_cache = true;
         held.success = Timestamp::try_from(kept.checked).ok();
         tracing::info!(
-            "list {}: {} prefixes from the copy on disk",
+            "list {}: {} from the copy on disk",
             config.name,
-            held.prefixes.len()
+            crate::counted(held.prefixes.len() as u64, "prefix", "prefixes")
         );
     }
 
@@ -608,10 +608,15 @@ impl Refresher {
                 let held = self.held();
                 let stays = match (held.prefixes.len(), held.success) {
                     (0, _) => "nothing is in force of it".to_owned(),
-                    (n, None) => format!("its {n} prefixes stay in force"),
-                    (n, Some(when)) => {
-                        let when = when.strftime("%Y-%m-%d %H:%M UTC");
-                        format!("its {n} prefixes of {when} stay in force")
+                    (n, when) => {
+                        let when = when
+                            .map(|when| when.strftime(" of %Y-%m-%d %H:%M UTC").to_string())
+                            .unwrap_or_default();
+                        let (prefixes, stay) = match n {
+                            1 => ("prefix", "stays"),
+                            _ => ("prefixes", "stay"),
+                        };
+                        format!("its {n} {prefixes}{when} {stay} in force")
                     }
                 };
                 drop(held);
