@@ -3,16 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use weir_core::Prefix;
 use weir_daemon::{
     access::lists,
     balance::{self, config::Emergency},
     config::Config,
+    counted,
     identity::{self, AppConfig, SshLogin, Verdict},
     jails,
     token::conduits,
     watch,
 };
 use weir_enforce::{BackendChoice, FLOW_BYTES};
+use weir_token::config::{Requirement, Scope};
 
 use super::{Common, ExitAnswer, show, status};
 
@@ -96,6 +99,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
             }),
             "vrrp": names(|c| c.routers.iter().map(|r| r.name.as_str()).collect()),
             "app": config.as_ref().and_then(|c| Some(app_json(c.app.as_ref()?))),
+            "token_requirements": config.as_ref().and_then(|c| {
+                let requirements = c.token.as_ref()?.requirements.iter();
+                Some(requirements.map(requirement_json).collect::<Vec<_>>())
+            }),
             "conduits": config.as_ref().and_then(|c| Some(conduits(c.token.as_ref()?))),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
@@ -210,6 +217,8 @@ fn summary(config: &Config) -> std::io::Result<()> {
     let tokens = config.token.as_ref().map(conduits).unwrap_or_default();
     let shown = tokens.iter().map(|to| status::token_conduit(&json!(to)));
     lines.push(("tokens", shown.collect()));
+    let wanted = config.token.iter().flat_map(|token| &token.requirements);
+    lines.push(("tokens wanted", wanted.map(wants_token).collect()));
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
     lines.push(("sinks", sinks.collect()));
@@ -223,10 +232,7 @@ fn summary(config: &Config) -> std::io::Result<()> {
 
 /// `[app]` in parts of a line: how many rules say what, and what holds where none does.
 fn rules_about_programs(app: &AppConfig) -> Vec<String> {
-    let mut parts = vec![match app.rules.len() {
-        1 => "1 rule".to_owned(),
-        rules => format!("{rules} rules"),
-    }];
+    let mut parts = vec![counted(app.rules.len() as u64, "rule", "rules")];
     for (word, verdict) in Verdict::ALL {
         let rules = app.rules.iter().filter(|rule| rule.verdict == verdict);
         match rules.count() {
@@ -259,6 +265,50 @@ fn app_json(app: &AppConfig) -> serde_json::Value {
         "level": identity::level(app),
         "cgroup": app.cgroup.as_ref().map(|path| path.display().to_string()),
         "rules": rules.collect::<Vec<_>>(),
+    })
+}
+
+/// Which ports want a token, of whom, and what becomes of packets without.
+fn wants_token(requirement: &Requirement) -> String {
+    let list = |all: Vec<String>| join(&all);
+    let to = { requirement.to.iter() }
+        .map(|to| list(to.iter().map(ToString::to_string).collect()))
+        .map(|to| format!(" of {to}, forwarded"));
+    let from = { requirement.from.iter() }
+        .map(|from| list(from.iter().map(ToString::to_string).collect()))
+        .map(|from| format!(" from {from}"));
+    let by = match requirement.scope {
+        Scope::Flow => String::new(),
+        Scope::Payload => ", each segment".to_owned(),
+        Scope::Daf => ", each segment by DAF".to_owned(),
+    };
+    let programs = match requirement.aggregates.len() {
+        0 => String::new(),
+        programs => format!(", {}", counted(programs as u64, "program", "programs")),
+    };
+    format!(
+        "{} ({}{}{}{by}{programs}{})",
+        requirement.name,
+        list(requirement.ports.iter().map(ToString::to_string).collect()),
+        to.collect::<String>(),
+        from.collect::<String>(),
+        match requirement.drops {
+            true => "",
+            false => ", only logged: nothing is dropped",
+        },
+    )
+}
+
+fn requirement_json(requirement: &Requirement) -> serde_json::Value {
+    let texts = |all: &[Prefix]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    json!({
+        "name": requirement.name,
+        "ports": requirement.ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "from": requirement.from.as_deref().map(texts),
+        "to": requirement.to.as_deref().map(texts),
+        "aggregate": requirement.aggregates.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "mode": if requirement.drops { "require" } else { "log" },
+        "scope": requirement.scope.word(),
     })
 }
 

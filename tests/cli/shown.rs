@@ -158,6 +158,41 @@ fn the_first_line_of_status_says_whether_the_host_is_protected() {
     );
 }
 
+#[test]
+fn check_says_which_ports_want_tokens_and_which_interfaces_are_not_there() {
+    let host = Host::new();
+    let digest = "1".repeat(64);
+    host.configure(&format!(
+        "[app]\n[app.rules.db]\nverdict = \"allow\"\nports = [\"5432/tcp\"]\npeer = \"{digest}\"\n\
+         [token]\nsign_udp_to = [\"192.0.2.0/24\"]\ninterfaces = [\"lo\", \"weir-a0\"]\n\
+         [token.require.web]\nports = [\"8080/tcp\", \"53/udp\"]\naggregate = [\"{digest}\", \"{0}\"]\nmode = \"log\"\nfrom = [\"2001:db8::/32\"]\n\
+         [token.forward]\ninterfaces = [\"weir-b0\"]\n\
+         [token.forward.require.far]\nto = [\"198.51.100.7\"]\nports = [\"443/tcp\"]\naggregate = \"{digest}\"\n\
+         [token.strip]\ninterfaces = [\"weir-c0\"]\n",
+        "2".repeat(64)
+    ));
+    let said = host.weir(&["check"]);
+    let flat = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "tokens wanted: web (8080/tcp, 53/udp from 2001:db8::/32, 2 programs, only logged: nothing is dropped), forward.far (443/tcp of 198.51.100.7/32, forwarded, 1 program), app.rules.db (5432/tcp, 1 program)",
+        "warning: interfaces in [token]: there is no interface \"weir-a0\" now: weir signs there as soon as it is there; this host has:",
+        "warning: interfaces in [token.forward]: there is no interface \"weir-b0\" now: weir judges",
+        "warning: interfaces in [token.strip]: there is no interface \"weir-c0\" now: weir overwrites",
+        "programs: 1 rule, 1 allow",
+    ] {
+        assert!(flat.contains(words), "{words}\n{}{}", said.out, said.err);
+    }
+    assert!(!flat.contains("no interface \"lo\""), "{flat}");
+    let json = host.weir(&["check", "--json"]).json();
+    let web = &json["token_requirements"][0];
+    assert_eq!(web["name"], "web");
+    assert_eq!(
+        (&web["mode"], &web["scope"]),
+        (&"log".into(), &"flow".into())
+    );
+    assert_eq!(web["ports"][0], "8080/tcp");
+}
+
 /// A daemon whose socket the configuration no longer names has not ended: nobody is
 /// told so.
 #[test]

@@ -55,6 +55,7 @@ pub(super) fn of_files(config: &Config, host: &HostView<'_>) -> Vec<String> {
         warnings.extend(context.router_warnings(router));
     }
     warnings.extend(context.tarpit_warnings());
+    warnings.extend(context.token_warnings());
     warnings
 }
 
@@ -477,6 +478,30 @@ impl<'a> Context<'a> {
         Some(format!(
             "peers in {of} has {first}, {reason}, and no other of {family} can be another host's: what those advertise is refused, and two are active; name the others' addresses"
         ))
+    }
+
+    /// Interfaces that are not there.
+    fn token_warnings(&self) -> Vec<String> {
+        let Some(token) = &self.config.token else {
+            return Vec::new();
+        };
+        let forward = token.forward.as_ref().map(|of| &of.interfaces);
+        let strip = token.strip.as_ref().map(|of| &of.interfaces);
+        let mut warnings = Vec::new();
+        for (of, names, then) in [
+            ("token", token.interfaces.as_ref(), "signs there"),
+            ("token.forward", forward, "judges what comes in there"),
+            ("token.strip", strip, "overwrites tokens there"),
+        ] {
+            let names = names.into_iter().flatten();
+            for name in names.filter(|name| !self.host.host.has_interface(name)) {
+                warnings.push(format!(
+                    "interfaces in [{of}]: there is no interface {name:?} now: weir {then} as soon as it is there; this host has: {}",
+                    self.host.host.interfaces().join(", ")
+                ));
+            }
+        }
+        warnings
     }
 
     /// A gateway among the addresses that nobody has; IPv6 ones for which nobody is heard to
