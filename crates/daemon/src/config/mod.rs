@@ -140,6 +140,18 @@ impl Config {
         jails.all(|jail| !jail.action.denies_packets()) && self.denies_by_jails_only()
     }
 
+    /// Is anything enabled that bans or denies addresses, which takes an interface?
+    pub fn denies_addresses(&self) -> bool {
+        let mut jails = self.jails.iter();
+        let mut lists = self.lists.iter();
+        jails.any(|jail| jail.action.denies_packets())
+            || !self.watches.is_empty()
+            || self.decoy.is_some()
+            || self.tarpit.is_some()
+            || self.geofence.is_some()
+            || lists.any(|list| list.action == ListAction::Deny)
+    }
+
     /// Is there nobody to ban or deny but the jails?
     pub fn denies_by_jails_only(&self) -> bool {
         self.watches.is_empty()

@@ -9,6 +9,7 @@ use serde::Serialize;
 use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix, Reason, Until, geo::Place};
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
 use weir_events::alerts::Alert;
+use weir_identity::{Unknown, Verdict};
 use weir_metrics::Metric;
 use weir_sinks::SinkStatus;
 
@@ -16,6 +17,7 @@ use crate::{
     access::classes::{ClassStatus, Listing},
     access::exemptions::Exemption,
     balance::{PoolAccess, PoolStatus},
+    config::Config,
     decoy::{DecoyStatus, tarpit::TarpitStatus},
     identity::AppStatus,
     store::{Detail, Offence, SaveError, clock::Now},
@@ -337,6 +339,28 @@ impl Protection {
         self
     }
 
+    /// Where weir is attached to no interface and none is configured: `[app]` and `[token]` need
+    /// none, and are in force.
+    pub(super) fn or_by_program(self, config: &Config) -> Self {
+        let Some((state, judged)) = by_program(config) else {
+            return self;
+        };
+        if self.state != State::NotProtected || !config.enforcement.interfaces.is_empty() {
+            return self;
+        }
+        // Bans of addresses hold at interfaces alone.
+        match config.denies_addresses() {
+            true => Self {
+                state: self.state,
+                why: format!("{}; {judged}", self.why),
+            },
+            false => Self {
+                state,
+                why: format!("{judged}; attached to no interface, so no ban is enforced"),
+            },
+        }
+    }
+
     /// The same, unless this is idle, or so much is allowed that little is dropped.
     pub(super) fn unless(self, is_idle: Option<String>, wide: &[Prefix]) -> Self {
         let why = match (self.state, wide, is_idle) {
@@ -349,6 +373,44 @@ impl Protection {
             why,
         }
     }
+}
+
+/// What programs and tokens decide, and how far that protects; `None`: they decide nothing.
+fn by_program(config: &Config) -> Option<(State, String)> {
+    let mut parts = Vec::new();
+    let mut denies = false;
+    if let Some(app) = &config.app {
+        let mut rules = app.rules.iter();
+        let is_strict = rules.any(|rule| matches!(rule.verdict, Verdict::Drop | Verdict::Reject))
+            || app.default != Verdict::Allow
+            || app.unknown == Unknown::Drop;
+        denies |= is_strict;
+        parts.push(match is_strict {
+            true => "programs are judged by [app]",
+            false => "[app] lets every program pass",
+        });
+    }
+    if let Some(token) = &config.token {
+        let drops = token.requirements.iter().any(|one| one.drops);
+        denies |= drops;
+        parts.push(match drops {
+            true => "ports want tokens by [token]",
+            false if token.requirements.is_empty() => "[token] refuses nothing",
+            false => "[token] only logs what has no token",
+        });
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let observes = config.enforcement.observe;
+    if observes {
+        parts.push("observe = true counts, and drops nothing");
+    }
+    let state = match denies && !observes {
+        true => State::Protected,
+        false => State::Observing,
+    };
+    Some((state, parts.join("; ")))
 }
 
 /// Where all that bans or denies are jails, and none has a log; so many bans are in
@@ -538,6 +600,62 @@ mod tests {
                     _ => assert_eq!(but, said),
                 }
             }
+        }
+    }
+
+    /// `[app]` and `[token]` need no interface: where nothing else is configured it is said what is
+    /// in force.
+    #[test]
+    fn without_an_interface_it_is_said_what_programs_and_tokens_decide() {
+        let says = |text: &str, state: State, words: &str| {
+            let host = crate::host::fake::FakeHost {
+                routed: &[],
+                ..Default::default()
+            };
+            let config = Config::check(std::path::Path::new("weir.toml"), text, &host).unwrap();
+            assert!(config.enforcement.interfaces.is_empty());
+            let none = Protection::of("xdp", config.enforcement.observe, &[]);
+            let said = none.or_by_program(&config);
+            assert_eq!(said.state, state, "{text}: {}", said.why);
+            assert!(said.why.contains(words), "{text}: {}", said.why);
+        };
+        let rule = "[app.rules.a]\nverdict = \"drop\"\nuser = \"7\"\n";
+        let wants = "[token]\n[token.require.a]\nports = [\"80/tcp\"]\naggregate = \"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"\n";
+        for (text, state, words) in [
+            (
+                rule,
+                State::Protected,
+                "programs are judged by [app]; attached to no interface, so",
+            ),
+            (
+                "[app]\ndefault = \"drop\"\n",
+                State::Protected,
+                "programs are judged",
+            ),
+            ("[app]\n", State::Observing, "[app] lets every program pass"),
+            (
+                wants,
+                State::Protected,
+                "ports want tokens by [token]; attached to no interface",
+            ),
+            (
+                &format!("{wants}mode = \"log\"\n"),
+                State::Observing,
+                "only logs",
+            ),
+            (
+                &format!("observe = true\n{rule}"),
+                State::Observing,
+                "observe = true",
+            ),
+            (
+                &format!("[geofence]\ndeny = [\"country:RU\"]\n{rule}"),
+                State::NotProtected,
+                "attached to no interface; programs are judged",
+            ),
+            ("", State::NotProtected, "attached to no interface"),
+        ] {
+            says(text, state, words);
         }
     }
 

@@ -427,7 +427,8 @@ impl Questions {
         let protection = self
             .protection()
             .unless(is_idle, &self.allow_list.allowed_too_wide())
-            .with_jails(config.jails.len(), config.jails_that_cannot_run());
+            .with_jails(config.jails.len(), config.jails_that_cannot_run())
+            .or_by_program(&config);
         let mut status = Status {
             protection,
             version: env!("CARGO_PKG_VERSION"),
