@@ -266,9 +266,25 @@ fn root_what_is_added_is_listed_and_a_refused_reload_leaves_the_file_as_it_was()
         assert_eq!(code, Some(2), "{words:?}: {said}");
         let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains(says), "{words:?}: {said}");
+        // What will not come about is not shown as if it would.
+        assert!(!said.contains("+[app.rules"), "{words:?}: {said}");
         let now = fs::read_to_string(host.host.path(FILE)).unwrap();
         assert_eq!(now, before, "{words:?}");
     }
+    let (code, said) = host.host.ask(&[
+        "app",
+        "allow",
+        "/usr/bin/python3",
+        "--port",
+        "443/tpc",
+        "--dry-run",
+    ]);
+    assert_eq!(code, Some(2), "{said}");
+    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("tcp or udp)") && !flat.contains('+'),
+        "{said}"
+    );
     // A rule of another file is left alone, and it is said where it is.
     let other = host.host.path("conf.d/70-mine.toml");
     fs::write(&other, "[app.rules.mine]\nverdict = \"log\"\n").unwrap();
@@ -280,6 +296,7 @@ fn root_what_is_added_is_listed_and_a_refused_reload_leaves_the_file_as_it_was()
     let (code, said) = host.host.ask(&["app", "remove", "whole"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("is as it was"), "{said}");
+    assert!(!said.contains("-[app.rules"), "{said}");
     assert_eq!(fs::read_to_string(host.host.path(FILE)).unwrap(), before);
     fs::remove_file(&other).unwrap();
     host.host.done(&["app", "remove", "--dry-run", "whole"]);

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use serde_json::Value;
 use weir_config::files;
+use weir_daemon::config::Config;
 
 use crate::cli::{Common, show};
 
@@ -71,6 +72,17 @@ impl DropIn {
         Ok(others.map(|(path, text, _)| (path, text)).collect())
     }
 
+    /// Fails if the configuration would have mistakes with this text, before anything is shown or
+    /// written; `None`: if the file were not there.
+    pub fn refuse_mistakes(&self, after: Option<&str>) -> anyhow::Result<()> {
+        let checked = Config::load_with_file(&self.main, &self.path, after);
+        checked.map(drop).with_context(|| self.not_in_force())
+    }
+
+    fn not_in_force(&self) -> String {
+        format!("not in force, and {} is as it was", self.path.display())
+    }
+
     /// Prints what changes.
     pub fn show_difference(&self, after: &str) -> io::Result<()> {
         let path = self.path.display();
@@ -97,10 +109,7 @@ impl DropIn {
             Ok(answer) => answer,
             Err(why) => {
                 self.write(self.before.as_deref())?;
-                return Err(why.context(format!(
-                    "not in force, and {} is as it was",
-                    self.path.display()
-                )));
+                return Err(why.context(self.not_in_force()));
             }
         };
         let warnings = answer["warnings"].as_array().into_iter().flatten();

@@ -361,12 +361,14 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
     };
     let rule = rule(says, args, &name, &said);
     let after = insert(file.text(), says, &rule);
+    file.refuse_mistakes(Some(&after))?;
+    let warnings = match args.dry_run {
+        true => None,
+        false => Some(file.put(common, Some(&after))?),
+    };
     if is_shown {
         file.show_difference(&after)?;
-    }
-    if !args.dry_run {
-        let warnings = file.put(common, Some(&after))?;
-        if is_shown {
+        if let Some(warnings) = warnings {
             warnings.into_iter().try_for_each(show::line)?;
             show::line(format!(
                 "[app.rules.{}] is in force",

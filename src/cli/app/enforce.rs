@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use serde_json::Value;
-use weir_daemon::identity::{MADE_BY, SshLogin};
+use weir_daemon::{
+    counted,
+    identity::{MADE_BY, SshLogin},
+};
 
 use super::{drop_in::DropIn, review};
 use crate::cli::{Common, ExitAnswer, show};
@@ -71,47 +74,58 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     }
     let defaults = Defaults::of(&file)?;
     let made = made(defaults.is_free())?;
+    let learned = common.client().get("/v1/app/learned")?.ok()?;
+    let has_rules = made["rules"] != 0;
+    // Before a plan is shown that will not come about.
+    let refused = match defaults.obstacle() {
+        Some(obstacle) => Some(obstacle),
+        None => ends_this_login(args, &learned),
+    };
+    if let Some(why) = refused.filter(|_| has_rules) {
+        match args.dry_run {
+            true => show::wrapped(format!("it would be refused: {why}"))?,
+            false => bail!(why),
+        }
+    }
+    let text = made["text"].as_str().unwrap_or_default();
+    if has_rules {
+        file.refuse_mistakes(Some(text))?;
+    }
     summary(&made)?;
-    if made["rules"] == 0 {
+    if !has_rules {
         show::line(
             "no rules: weir app learn start records, weir app review --accept says what is reviewed",
         )?;
         return Ok(ExitAnswer::No);
     }
-    let learned = common.client().get("/v1/app/learned")?.ok()?;
     let missed = learned["learning"]["unidentified"].as_u64().unwrap_or(0);
     if missed > 0 {
         show::wrapped(format!(
-            "{missed} connections have no rule, because their programs were gone before they were identified: weir app list --short-lived names them"
+            "{} no rule, because their programs were gone before they were identified: weir app list --short-lived names them",
+            counted(missed, "connection has", "connections have")
         ))?;
     }
-    let text = made["text"].as_str().unwrap_or_default();
-    file.show_difference(text)?;
-    let obstacle = defaults.obstacle();
     if args.dry_run {
-        if let Some(obstacle) = obstacle {
-            show::wrapped(obstacle)?;
-        }
+        file.show_difference(text)?;
         return Ok(ExitAnswer::Done);
     }
-    if let Some(obstacle) = obstacle {
-        bail!(obstacle);
-    }
-    if let Some(SshLogin { port, .. }) = SshLogin::of_this_process()
-        && !args.force
-        && !review::lets_in(&learned, port, args.unreviewed)
-    {
-        bail!(
-            "this login came in at port {port}/tcp, and nothing that was reviewed allows that: it would be cut. Learn and review a connection to it, or add a rule (weir app allow); --force enforces all the same"
-        );
-    }
     let warnings = file.put(common, Some(text))?;
+    file.show_difference(text)?;
     warnings.into_iter().try_for_each(show::line)?;
     show::line(format!(
-        "in force: {} rules, everything else is dropped",
-        made["rules"]
+        "in force: {}, everything else is dropped",
+        show::counted(&made["rules"], "rule", "rules")
     ))?;
     Ok(ExitAnswer::Done)
+}
+
+/// Why the login in which this runs would be cut.
+fn ends_this_login(args: &Args, learned: &Value) -> Option<String> {
+    let SshLogin { port, .. } = SshLogin::of_this_process()?;
+    let is_cut = !args.force && !review::lets_in(learned, port, args.unreviewed);
+    is_cut.then(|| format!(
+        "this login came in at port {port}/tcp, and nothing that was reviewed allows that: it would be cut. Learn and review a connection to it, or add a rule (weir app allow); --force enforces all the same"
+    ))
 }
 
 fn answer(made: &Value) -> ExitAnswer {
@@ -121,23 +135,29 @@ fn answer(made: &Value) -> ExitAnswer {
     }
 }
 
+/// Connections without a rule.
+const KINDS: [&str; 2] = [
+    "kind of connections is left out",
+    "kinds of connections are left out",
+];
+
 fn summary(made: &Value) -> std::io::Result<()> {
-    for (key, what) in [
+    for (key, [one, many], why) in [
         (
             "unreviewed",
-            "kinds of connections are left out, because nobody has reviewed them (weir app review --new)",
+            KINDS,
+            "because nobody has reviewed them (weir app review --new)",
         ),
-        (
-            "denied",
-            "kinds of connections are left out, because a rule denies them",
-        ),
+        ("denied", KINDS, "because a rule denies them"),
         (
             "left_out",
-            "programs have no rule, because a file of theirs has no SHA-256 that counts",
+            ["program has no rule", "programs have no rule"],
+            "because a file of theirs has no SHA-256 that counts",
         ),
     ] {
         if made[key] != 0 {
-            show::wrapped(format!("{} {what}", made[key]))?;
+            let what = show::counted(&made[key], one, many);
+            show::wrapped(format!("{what}, {why}"))?;
         }
     }
     Ok(())

@@ -51,12 +51,15 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         };
         text = without;
     }
-    file.show_difference(&text)?;
+    let is_empty = text.trim().is_empty() || text.trim() == HEAD.trim();
+    let after = (!is_empty).then_some(&*text);
+    file.refuse_mistakes(after)?;
     if args.dry_run {
+        file.show_difference(&text)?;
         return Ok(ExitAnswer::Done);
     }
-    let is_empty = text.trim().is_empty() || text.trim() == HEAD.trim();
-    let warnings = file.put(common, (!is_empty).then_some(&*text))?;
+    let warnings = file.put(common, after)?;
+    file.show_difference(&text)?;
     warnings.into_iter().try_for_each(show::line)?;
     for name in wanted {
         show::line(format!(

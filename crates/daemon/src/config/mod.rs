@@ -117,7 +117,28 @@ impl Config {
         check::check(&Part::all(files), &Host)
     }
 
-    /// The same with the pools and reals that commands have added, as far as they can be in
+    /// Checks the configuration as it would be if a file of its conf.d had this text; `None`: if
+    /// it were not there.
+    ///
+    /// # Errors
+    /// There are mistakes in it.
+    pub fn load_with_file(
+        main: &Path,
+        file: &Path,
+        text: Option<&str>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut files = files::read(main)?;
+        files.retain(|(path, ..)| path != file);
+        if let Some(text) = text {
+            let is_before = |path: &Path| path.parent() == file.parent() && path < file;
+            let others = files[1..].iter();
+            let at = 1 + others.take_while(|(path, ..)| is_before(path)).count();
+            files.insert(at, (file.to_owned(), text.to_owned(), None));
+        }
+        check::check(&Part::all(files), &Host)
+    }
+
+    /// The configuration with the pools and reals that commands have added, as far as they can be in
     /// force beside the files.
     ///
     /// # Errors
