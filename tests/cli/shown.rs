@@ -193,6 +193,25 @@ fn check_says_which_ports_want_tokens_and_which_interfaces_are_not_there() {
     assert_eq!(web["ports"][0], "8080/tcp");
 }
 
+#[test]
+fn refused_tokens_without_a_daemon_are_told_with_what_to_do() {
+    let host = Host::new();
+    for words in [
+        &["token", "why"][..],
+        &["why", "--token"],
+        &["why", "--token", "192.0.2.7"],
+    ] {
+        let said = host.weir(words);
+        assert_eq!(said.code, 2, "{}", said.err);
+        let flat = said.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told = match weir_daemon::instance::is_root() {
+            true => "weir is not running, and has left none in the kernel: systemctl start weir",
+            false => "it takes root (sudo weir token why)",
+        };
+        assert!(flat.contains(told), "{}", said.err);
+    }
+}
+
 /// A daemon whose socket the configuration no longer names has not ended: nobody is
 /// told so.
 #[test]

@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use anyhow::Context;
+use anyhow::bail;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use weir_daemon::{
-    config,
+    config, counted,
+    instance::is_root,
     token::{KEPT, Outcome, RefusedPacket, refusals},
 };
 
-use super::super::{Common, ExitAnswer, show};
+use super::super::{Common, ExitAnswer, client, show};
 
 #[derive(clap::Args)]
 pub struct WhyArgs {
@@ -50,15 +51,32 @@ fn reason(word: &str) -> Result<Outcome, String> {
         })
 }
 
+/// Why the kernel has no table of refused packets, and what to do.
+fn nothing_kept(common: &Common, instance: &str) -> String {
+    let none =
+        format!("the instance {instance:?} has no ports that want a token: nothing was refused");
+    match common.client().get("/v1/status") {
+        Err(error) if error.is::<client::Unreachable>() => format!(
+            "{none}. weir is not running, and has left none in the kernel: systemctl start weir, with a [token.require.NAME] in its configuration (weir check)"
+        ),
+        _ => format!(
+            "{none}. A [token.require.NAME] in the configuration, or a rule of [app] with peer, makes one: then weir reload"
+        ),
+    }
+}
+
 pub fn run(common: &Common, args: &WhyArgs) -> anyhow::Result<ExitAnswer> {
     let config = config::places_of(&common.config)?;
     let instance = args.instance.as_ref().unwrap_or(&config.instance);
-    let found = refusals(&config.pin_root, instance)?;
-    let found = found.with_context(|| {
-        format!(
-            "the instance {instance:?} has no ports that want a token: it has no [token] in force"
-        )
-    })?;
+    let found = match refusals(&config.pin_root, instance) {
+        Ok(Some(found)) => found,
+        // Who may not look into the directory of pins cannot know.
+        Ok(None) | Err(_) if !is_root() => bail!(
+            "cannot read the packets that were refused, which the kernel keeps: it takes root (sudo weir token why)"
+        ),
+        Ok(None) => bail!(nothing_kept(common, instance)),
+        Err(error) => return Err(error.into()),
+    };
     let now = Timestamp::now();
     let is_wanted = |outcome: Outcome| args.reason.is_empty() || args.reason.contains(&outcome);
     let packets: Vec<_> = found
@@ -157,8 +175,9 @@ fn print<'a>(
     }
     for (outcome, count) in counts.filter(|(_, count)| *count > KEPT) {
         show::line(format!(
-            "{}: {count} packets; the last {KEPT} are kept",
-            outcome.name()
+            "{}: {}; the last {KEPT} are kept",
+            outcome.name(),
+            counted(*count, "packet", "packets")
         ))?;
     }
     Ok(())
