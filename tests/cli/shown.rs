@@ -212,6 +212,28 @@ fn refused_tokens_without_a_daemon_are_told_with_what_to_do() {
     }
 }
 
+/// Options are put on packets by the kernel: who lacks its rights is told so at once.
+#[test]
+fn options_are_not_injected_without_the_rights_for_it() {
+    let words = ["options", "inject", "ip:rr", "-i", "lo", "--for", "1h"];
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--bounding-set=-all", "--inh-caps=-all", super::WEIR])
+        .args(words);
+    if !weir_daemon::instance::is_root() {
+        command = Command::new(super::WEIR);
+        command.args(words);
+    }
+    let said: Answer = command.output().unwrap().into();
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(
+        said.err
+            .contains("takes root (CAP_BPF): sudo weir options inject"),
+        "{}",
+        said.err
+    );
+}
+
 /// A daemon whose socket the configuration no longer names has not ended: nobody is
 /// told so.
 #[test]

@@ -256,5 +256,12 @@ fn root_options_end_with_whoever_put_them_there() {
         lab.weir(&lab.west, &[&["options", "inject"], words].concat())
             .refused(&[said]);
     }
+    // What matched nothing says so, and where packets may have gone.
+    let none = ["ip:rr", "-i", "eth0", "--to", "203.0.113.9", "--for", "1s"];
+    lab.weir(&lab.west, &[&["options", "inject"], &none[..]].concat())
+        .says_no(&[
+            "no packet matched: nothing left by eth0",
+            "ip route get 203.0.113.9",
+        ]);
     let _ = WEIR;
 }

@@ -11,12 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_core::Prefix;
-use weir_daemon::options::inject::{FlowSelector, InjectCounts, Injection, MAX_NETWORKS};
+use weir_daemon::options::inject::{
+    FlowSelector, InjectCounts, Injection, MAX_NETWORKS, missing_right,
+};
 use weir_options::{Layer, OptionSpec, Sections, connection_options};
 
 use super::super::{ExitAnswer, show};
@@ -170,6 +172,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         Some(cgroup) => Some((cgroup, connection_options(&options)?)),
         None => None,
     };
+    if let Some(right) = missing_right() {
+        bail!(
+            "options are put on packets by the kernel, which takes root ({right}): sudo weir options inject"
+        );
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone()).context("cannot handle signals")?;
@@ -269,5 +276,26 @@ fn print(args: &Args, named: &[String], counts: &InjectCounts) -> anyhow::Result
         );
     }
     show::line(line)?;
+    if counts.changed + counts.broken + total == 0 {
+        show::wrapped(why_none(args))?;
+    }
     Ok(())
+}
+
+/// Where packets may have gone of which none was meant.
+fn why_none(args: &Args) -> String {
+    if let Some(cgroup) = &args.cgroup {
+        return format!(
+            "no packet matched: no TCP connection that --to, --port and --from-port mean began in {} meanwhile; those that stood before have no options, nor has what a server answers that listened before",
+            cgroup.display()
+        );
+    }
+    let interface = args.interface.as_deref().unwrap_or_default();
+    let by = match &args.to[..] {
+        [] => "ADDRESS".to_owned(),
+        [to, ..] => to.addr().to_string(),
+    };
+    format!(
+        "no packet matched: nothing left by {interface} that these options, --to, --protocol, --port, --from-port and --packets mean. ip route get {by} names the interface that packets leave by; to this host's own addresses it is lo"
+    )
 }

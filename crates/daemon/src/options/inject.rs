@@ -3,6 +3,7 @@
 
 use std::{io, net::IpAddr, path::Path};
 
+use caps::{CapSet, Capability};
 pub use weir_bpf::inject::{InjectConfig, InjectCounts, MAX_NETWORKS};
 use weir_bpf::{
     attachment::Link,
@@ -40,6 +41,15 @@ pub enum InjectError {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
+}
+
+/// The right that this process lacks to put options on packets; `None`: it has them.
+pub fn missing_right() -> Option<Capability> {
+    let has = |right| caps::has_cap(None, CapSet::Effective, right).unwrap_or(true);
+    let rights = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN];
+    let mut missing = rights.into_iter().filter(|right| !has(*right));
+    // Root of before Linux 5.8.
+    missing.next().filter(|_| !has(Capability::CAP_SYS_ADMIN))
 }
 
 /// The packets that get options.
