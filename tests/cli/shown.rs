@@ -174,7 +174,7 @@ fn check_says_which_ports_want_tokens_and_which_interfaces_are_not_there() {
     let said = host.weir(&["check"]);
     let flat = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
-        "tokens wanted: web (8080/tcp, 53/udp from 2001:db8::/32, 2 programs, only logged: nothing is dropped), forward.far (443/tcp of 198.51.100.7/32, forwarded, 1 program), app.rules.db (5432/tcp, 1 program)",
+        "tokens wanted: web (8080/tcp, 53/udp from 2001:db8::/32, 2 programs, only logged: nothing is dropped), forward.far (443/tcp of 198.51.100.7, forwarded, 1 program), app.rules.db (5432/tcp, 1 program)",
         "warning: interfaces in [token]: there is no interface \"weir-a0\" now: weir signs there as soon as it is there; this host has:",
         "warning: interfaces in [token.forward]: there is no interface \"weir-b0\" now: weir judges",
         "warning: interfaces in [token.strip]: there is no interface \"weir-c0\" now: weir overwrites",

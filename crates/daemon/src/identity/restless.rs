@@ -16,7 +16,7 @@ const MAX_RESTLESS: usize = 1024;
 /// time, up to this one. Programs that begin stand still soon, and are cheap.
 const SHARE: u32 = 10;
 const WAIT_LAST: Duration = Duration::from_secs(60);
-/// What takes less keeps nobody waiting: as one that has no mappings, for it ends or is the kernel's.
+/// What takes less keeps nobody waiting: as one without mappings, which ends or is the kernel's.
 const CHEAP: Duration = Duration::from_millis(1);
 
 /// So long processes of one user may be looked at in vain; from then on for one part in

@@ -676,9 +676,10 @@ impl State {
 
     /// Gives the leases back of files that no known program has mapped which somebody runs, and
     /// takes back what was concluded from those that others than root can write to. Of these the
-    /// executables that rules name keep theirs: so that rules hold from the first packet on.
+    /// executables at paths that rules name keep theirs: so rules hold from the first packet on.
     pub(super) fn give_back_leases(&mut self) -> Result<(), weir_bpf::Error> {
-        let paths: BTreeSet<PathBuf> = self.files.paths().into_iter().collect();
+        let pinned = self.policy.rules.iter().flat_map(Rule::pinned);
+        let paths: BTreeSet<PathBuf> = pinned.map(|pinned| pinned.path.clone()).collect();
         let named = self.executables.files_at(&paths).copied();
         let named: Vec<FileKey> = named
             .filter(|file| !self.objects.is_root_alone(file))

@@ -22,8 +22,8 @@ pub struct WhyProgram {
     pub is_judged: bool,
     /// The kernel knows it.
     pub is_known: bool,
-    /// Not all of its files were read within two seconds: these have no SHA-256 here, and rules that
-    /// ask for it are not met.
+    /// Not all of its files were read within two seconds: these have no SHA-256 here, and rules
+    /// that ask for it are not met.
     pub gave_up: bool,
     /// What the walk over its mappings took, in microseconds.
     pub walk_us: f64,
