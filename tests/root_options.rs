@@ -12,3 +12,5 @@ mod lab;
 mod output;
 #[path = "root_options/probe.rs"]
 mod probe;
+#[path = "root_options/queue.rs"]
+mod queue;

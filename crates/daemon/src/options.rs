@@ -2,3 +2,4 @@
 //! leave (`inject`).
 
 pub mod inject;
+mod queue;

@@ -22,6 +22,7 @@ pub mod hooks;
 pub mod ipset;
 pub mod kernel;
 pub mod nft;
+pub mod queue_rules;
 mod ranges;
 mod settings;
 

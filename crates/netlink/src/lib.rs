@@ -9,12 +9,14 @@
 #![deny(missing_docs)]
 
 mod read;
+mod rewrite_queue;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub use read::{Attributes, Message, Messages, Outcome, half, ip, word};
+pub use rewrite_queue::{RewriteQueue, packet_of};
 pub use socket::{DATAGRAM, Protocol, Socket, ask, errno};
 pub use write::{Request, Writer, family};
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
@@ -88,6 +88,23 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends messages to which no answer is awaited; what has come stays to be read.
+    ///
+    /// # Errors
+    /// The kernel does not take them.
+    pub fn put(&self, messages: &[u8]) -> io::Result<()> {
+        send(&self.0, messages, SendFlags::empty())?;
+        Ok(())
+    }
+
+    /// Has what finds no room be counted where it comes from, and be no error of reading.
+    ///
+    /// # Errors
+    /// The kernel lacks the option.
+    pub fn ignore_overflow(&self) -> io::Result<()> {
+        switch_on(&self.0, libc::NETLINK_NO_ENOBUFS)
+    }
+
     /// Throws away what was not read of answers.
     pub fn drain(&self) {
         let mut buffer = [0; 64];
@@ -165,6 +182,12 @@ impl Socket {
         Err(io::Error::other(
             "what the kernel lists changes faster than it can be read",
         ))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -51,6 +51,13 @@ const MAX_OPTIONS: usize = 64;
 /// one byte (eol, nop), and of kind 253 or 254 with less than 4 bytes the
 /// kernel does not take. It takes Linux 5.10 (sock_ops).
 ///
+/// With --queue the packets that leave the interface cross a queue of
+/// netfilter's (NFQUEUE), for hosts without tcx: it takes iptables and
+/// ip6tables. The kernel cuts superpackets first, so that each segment has the
+/// options. The rule is in a chain of its own, weir.options-NUMBER in the table
+/// mangle, which goes when weir ends; if weir is killed it stays, lets packets
+/// through as they are, and goes with the next --queue of this number.
+///
 /// Exit code 1: no packet got the options.
 #[derive(clap::Args)]
 pub struct Args {
@@ -66,6 +73,17 @@ pub struct Args {
         conflicts_with = "cgroup"
     )]
     interface: Option<String>,
+    /// Put the options on by a queue of netfilter's, of this number [default: 30565]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "30565",
+        requires = "interface",
+        conflicts_with = "cgroup"
+    )]
+    queue: Option<u16>,
     /// The control group (version 2) whose connections get options of tcp
     #[arg(long, value_name = "DIRECTORY")]
     cgroup: Option<PathBuf>,
@@ -188,10 +206,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
             Injection::begin_on_connections(cgroup, options, &flows)?,
             format!("connections of {}", cgroup.display()),
         ),
-        None => (
-            Injection::begin(interface, &sections, &flows)?,
-            format!("what leaves {interface}"),
-        ),
+        None => {
+            let injection = match args.queue {
+                Some(number) => Injection::begin_by_queue(interface, number, &sections, &flows)?,
+                None => Injection::begin(interface, &sections, &flows)?,
+            };
+            (injection, format!("what leaves {interface}"))
+        }
     };
     let named: Vec<_> = options.iter().map(ToString::to_string).collect();
     let until = match args.length {
@@ -217,6 +238,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     print(args, &named, &counts)?;
     match &args.cgroup {
         Some(cgroup) => ensure!(!is_gone, "control group {} is gone", cgroup.display()),
+        None if args.queue.is_some() => ensure!(
+            !is_gone,
+            "interface {interface}, or the rule that leads to the queue, is gone"
+        ),
         None => ensure!(!is_gone, "interface {interface} is gone"),
     }
     Ok(match counts.changed {
@@ -249,6 +274,7 @@ fn print(args: &Args, named: &[String], counts: &InjectCounts) -> anyhow::Result
             .collect();
         return show::json(&json!({
             "interface": args.interface,
+            "queue": args.queue,
             "cgroup": args.cgroup,
             "options": named,
             "changed": counts.changed,

@@ -1,7 +1,7 @@
-//! Options on the packets that leave an interface, or on the connections of a control group,
-//! until the value goes.
+//! Options on the packets that leave an interface, by a program of the kernel's or by
+//! netfilter's queue, or on the connections of a control group, until the value goes.
 
-use std::{io, net::IpAddr, path::Path};
+use std::{io, path::Path};
 
 use caps::{CapSet, Capability};
 pub use weir_bpf::inject::{InjectConfig, InjectCounts, MAX_NETWORKS};
@@ -11,7 +11,11 @@ use weir_bpf::{
     identity::CgroupAt,
     inject::{ConnectionConfig, ConnectionInjector, Injector},
 };
+pub use weir_options::FlowSelector;
 use weir_options::Sections;
+
+pub use super::queue::QueueError;
+use super::queue::QueueInjection;
 
 /// Kinds of interface whose packets have no link-layer header (`ARPHRD_*`): tunnels, WireGuard,
 /// PPP, raw IP.
@@ -41,6 +45,9 @@ pub enum InjectError {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
+    /// The queue, or the rules that lead to it, cannot be had.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
 }
 
 /// The right that this process lacks to put options on packets; `None`: it has them.
@@ -52,19 +59,11 @@ pub fn missing_right() -> Option<Capability> {
     missing.next().filter(|_| !has(Capability::CAP_SYS_ADMIN))
 }
 
-/// The packets that get options.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct FlowSelector {
-    /// Destinations, by address and prefix length; empty: all.
-    pub networks: Vec<(IpAddr, u8)>,
-    /// The IP protocol.
-    pub protocol: Option<u8>,
-    /// The source port.
-    pub source_port: Option<u16>,
-    /// The destination port.
-    pub dest_port: Option<u16>,
-    /// Whether of TCP only SYN and SYN-ACK are meant.
-    pub syn_only: bool,
+fn find(interface: &str) -> Result<Device, InjectError> {
+    Device::find(interface).map_err(|error| InjectError::Interface {
+        name: interface.to_owned(),
+        error,
+    })
 }
 
 /// What gets options, for as long as this lives.
@@ -73,6 +72,11 @@ pub struct Injection(Place);
 enum Place {
     /// What leaves an interface.
     Interface { injector: Injector, link: Link },
+    /// The same, by way of a queue.
+    Queue {
+        injection: QueueInjection,
+        interface: String,
+    },
     /// The TCP connections of a control group.
     Cgroup(ConnectionInjector),
 }
@@ -88,11 +92,8 @@ impl Injection {
         sections: &Sections,
         flows: &FlowSelector,
     ) -> Result<Self, InjectError> {
+        let device = find(interface)?;
         let name = interface.to_owned();
-        let device = match Device::find(interface) {
-            Ok(device) => device,
-            Err(error) => return Err(InjectError::Interface { name, error }),
-        };
         if !device.is_ethernet() && !WITHOUT_HEADER.contains(&device.kind) {
             let kind = device.kind;
             return Err(InjectError::Kind { name, kind });
@@ -115,6 +116,25 @@ impl Injection {
         })?;
         let link = injector.attach(device.index)?;
         Ok(Self(Place::Interface { injector, link }))
+    }
+
+    /// The same by way of a queue of netfilter's with this number: superpackets are cut first, so
+    /// that each segment has the options, and packets pass as they are if weir is killed.
+    ///
+    /// # Errors
+    /// There is no such interface, another program has the queue, or there is no iptables that
+    /// leads packets to it.
+    pub fn begin_by_queue(
+        interface: &str,
+        number: u16,
+        sections: &Sections,
+        flows: &FlowSelector,
+    ) -> Result<Self, InjectError> {
+        find(interface)?;
+        Ok(Self(Place::Queue {
+            injection: QueueInjection::begin(interface, number, sections, flows)?,
+            interface: interface.to_owned(),
+        }))
     }
 
     /// Has the kernel write these TCP options (each from its kind and length on) on the
@@ -148,6 +168,7 @@ impl Injection {
     pub fn counts(&self) -> Result<InjectCounts, InjectError> {
         Ok(match &self.0 {
             Place::Interface { injector, .. } => injector.counts()?,
+            Place::Queue { injection, .. } => injection.counts(),
             Place::Cgroup(injector) => injector.counts()?,
         })
     }
@@ -156,6 +177,10 @@ impl Injection {
     pub fn is_there(&self) -> bool {
         match &self.0 {
             Place::Interface { link, .. } => link.target().is_ok_and(|(index, _)| index != 0),
+            Place::Queue {
+                injection,
+                interface,
+            } => injection.is_there(interface),
             Place::Cgroup(injector) => injector.is_there(),
         }
     }
@@ -164,6 +189,7 @@ impl Injection {
     pub fn end(self) {
         match self.0 {
             Place::Interface { link, .. } => link.detach(),
+            Place::Queue { injection, .. } => drop(injection),
             Place::Cgroup(injector) => injector.end(),
         }
     }
