@@ -129,12 +129,12 @@ pub fn of_replays(lab: &Lab) -> Vec<(Vec<u8>, &'static str)> {
                 (syn(ends, port + 1), "wrong-mac"),
                 (syn([addr(2), addr(8)], port + 1), "wrong-mac"),
             ]);
-            // The same ends begin anew, with the token of before.
-            let mut other = good;
+            // The same ends begin anew, with the token of before, which hides no replay.
+            let mut other = good.clone();
             // Of a TCP header with 20 bytes of options, at the packet's end.
             let number = other.len() - 40 + 4;
             other[number] ^= 1;
-            packets.push((other, "wrong-mac"));
+            packets.extend([(other, "wrong-mac"), (good, "replayed")]);
         }
     }
     packets

@@ -121,6 +121,9 @@ pub struct FlowTable<'k> {
     flows: Vec<Flow>,
     /// Client and server to the last connection between them.
     last: HashMap<(Endpoint, Endpoint), usize>,
+    /// Client and server to the last connection between them whose SYN was valid: what a verifier
+    /// remembers, also while others try.
+    valid: HashMap<(Endpoint, Endpoint), usize>,
     datagrams: HashMap<(Endpoint, Endpoint), DatagramFlow>,
     beyond: u64,
     /// Segments that are named so far.
@@ -134,6 +137,7 @@ impl<'k> FlowTable<'k> {
             verifier,
             flows: Vec::new(),
             last: HashMap::new(),
+            valid: HashMap::new(),
             datagrams: HashMap::new(),
             beyond: 0,
             named: 0,
@@ -166,21 +170,34 @@ impl<'k> FlowTable<'k> {
         }
         let verdict = self.judge(time, segment, is_shortened);
         let is_valid = matches!(verdict, FlowVerdict::Valid(_));
-        let last = self.last.get(&ends).map(|at| &mut self.flows[*at]);
-        match last.filter(|flow| flow.isn == segment.sequence) {
-            Some(flow) if flow.is_used && is_valid => {
-                self.begin(ends, number, time, segment, FlowVerdict::Replayed, false);
-            }
-            Some(flow) => {
+        let before = self.valid.get(&ends).map(|at| &self.flows[*at]);
+        let before = before.filter(|flow| flow.isn == segment.sequence);
+        if is_valid && before.is_some_and(|flow| flow.is_used) {
+            self.begin(ends, number, time, segment, FlowVerdict::Replayed, false);
+            return;
+        }
+        let last = self.last.get(&ends).copied();
+        match last.filter(|at| self.flows[*at].isn == segment.sequence) {
+            Some(at) => {
+                let flow = &mut self.flows[at];
                 flow.packets += 1;
                 // Sent again: a program that has become known meanwhile has its token now.
                 if is_valid {
+                    // What came behind a SYN that proved nothing was not of it.
+                    flow.is_used &= flow.verdict.passes();
                     flow.verdict = verdict;
                     (flow.packet, flow.time) = (number, time);
                     flow.token = segment.token().ok().flatten();
+                    self.valid.insert(ends, at);
                 }
             }
-            None => self.begin(ends, number, time, segment, verdict, true),
+            None => {
+                let at = self.flows.len();
+                self.begin(ends, number, time, segment, verdict, true);
+                if is_valid && at < self.flows.len() {
+                    self.valid.insert(ends, at);
+                }
+            }
         }
     }
 
@@ -256,6 +273,9 @@ impl<'k> FlowTable<'k> {
     ) {
         let forth = (segment.source, segment.dest);
         let back = (segment.dest, segment.source);
+        if let Some(at) = self.valid.get(&forth) {
+            self.flows[*at].is_used = true;
+        }
         if let Some(at) = self.last.get(&forth).copied() {
             self.flows[at].packets += 1;
             self.flows[at].is_used = true;
