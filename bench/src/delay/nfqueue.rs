@@ -8,7 +8,7 @@ use std::{
     collections::HashSet,
     io::{BufRead, IoSliceMut, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd},
     path::PathBuf,
     process::Command,
     sync::{
@@ -18,14 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, MultiHeaders, NetlinkAddr, recvmmsg, setsockopt, sockopt},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, Type};
 use weir_core::geo::Country;
+use weir_netlink::{
+    Messages, Writer,
+    queue::{Packet, Queue, all_pass, verdict},
+};
 
 use super::world::World;
 
@@ -40,26 +43,6 @@ const BATCH: usize = 64;
 const MESSAGE: usize = 4096;
 const MAX_LEN: u32 = 8192;
 const RECEIVE_BUFFER: usize = 512 << 20;
-
-const AF_NETLINK: i32 = 16;
-const NETLINK_NETFILTER: i32 = 12;
-const NLM_F_REQUEST: u16 = 1;
-const SUBSYSTEM: u16 = 3 << 8;
-const MSG_PACKET: u16 = 0;
-const MSG_VERDICT: u16 = 1;
-const MSG_CONFIG: u16 = 2;
-const MSG_VERDICT_BATCH: u16 = 3;
-const CFG_CMD: u16 = 1;
-const CFG_PARAMS: u16 = 2;
-const CFG_QUEUE_MAXLEN: u16 = 3;
-const CMD_BIND: u8 = 1;
-const COPY_PACKET: u8 = 2;
-const PACKET_HDR: u16 = 1;
-const VERDICT_HDR: u16 = 2;
-const MARK: u16 = 3;
-const PAYLOAD: u16 = 10;
-const NF_DROP: u32 = 0;
-const NF_ACCEPT: u32 = 1;
 
 /// Arguments of the program that serves the queue.
 #[derive(clap::Args)]
@@ -209,12 +192,12 @@ impl Room {
     /// of room it is doubled first, if it grows.
     fn receive(
         &mut self,
-        socket: &Socket,
+        socket: &Queue,
         buffer: &mut [u8],
         flags: MsgFlags,
     ) -> anyhow::Result<Option<usize>> {
         loop {
-            match nix::sys::socket::recv(socket.as_raw_fd(), buffer, flags) {
+            match nix::sys::socket::recv(socket.as_fd().as_raw_fd(), buffer, flags) {
                 Ok(length) => return Ok(Some(length)),
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(Errno::ENOBUFS) if self.grows && self.bytes < RECEIVE_BUFFER => {
@@ -229,97 +212,23 @@ impl Room {
 }
 
 /// A socket that this queue's packets come to, with so many bytes of room for them.
-fn open(queue: u16, room: usize) -> anyhow::Result<Socket> {
-    let socket = Socket::new(
-        Domain::from(AF_NETLINK),
-        Type::RAW,
-        Some(Protocol::from(NETLINK_NETFILTER)),
-    )
-    .context("a netlink socket")?;
-    setsockopt(&socket, sockopt::RcvBufForce, &room)?;
-    let inet = libc_af_inet().to_be_bytes();
-    for attribute in [
-        (CFG_CMD, vec![CMD_BIND, 0, inet[0], inet[1]]),
-        (
-            CFG_PARAMS,
-            [&0xffff_u32.to_be_bytes()[..], &[COPY_PACKET]].concat(),
-        ),
-        (CFG_QUEUE_MAXLEN, MAX_LEN.to_be_bytes().to_vec()),
-    ] {
-        let mut message = Vec::new();
-        put_message(
-            &mut message,
-            MSG_CONFIG,
-            queue,
-            &[(attribute.0, &attribute.1)],
-        );
-        // What the kernel refuses, it says at once, before any packet.
-        socket.send(&message).context("set the queue up")?;
-    }
-    Ok(socket)
-}
-
-fn libc_af_inet() -> u16 {
-    nix::libc::AF_INET as u16
-}
-
-/// Appends a netfilter message with these attributes.
-fn put_message(out: &mut Vec<u8>, kind: u16, queue: u16, attributes: &[(u16, &[u8])]) {
-    let start = out.len();
-    out.extend([0; 4]);
-    out.extend((SUBSYSTEM | kind).to_ne_bytes());
-    out.extend(NLM_F_REQUEST.to_ne_bytes());
-    out.extend([0; 8]);
-    // AF_UNSPEC, version 0, the queue.
-    out.extend([0, 0]);
-    out.extend(queue.to_be_bytes());
-    for (kind, value) in attributes {
-        out.extend((4 + value.len() as u16).to_ne_bytes());
-        out.extend(kind.to_ne_bytes());
-        out.extend(*value);
-        out.resize(out.len().next_multiple_of(4), 0);
-    }
-    let len = (out.len() - start) as u32;
-    out[start..start + 4].copy_from_slice(&len.to_ne_bytes());
-}
-
-/// One queued packet.
-#[derive(Debug, PartialEq, Eq)]
-struct Queued {
-    queue: u16,
-    id: u32,
-    source: Option<IpAddr>,
+fn open(queue: u16, room: usize) -> anyhow::Result<Queue> {
+    let room = weir_netlink::queue::Room {
+        packets: MAX_LEN,
+        copied: 0xffff,
+        bytes: room,
+        // Each segment by itself, as these programs have them.
+        whole: false,
+        tells_overflow: true,
+    };
+    Queue::take(queue, room).context("take the queue")
 }
 
 /// The packet in a message of the kernel; an error that it reports is one.
-fn parse(message: &[u8]) -> anyhow::Result<Queued> {
-    let short = "a message of the kernel is cut";
-    let len = u32::from_ne_bytes(*message.first_chunk().context(short)?) as usize;
-    let message = message.get(..len).context(short)?;
-    let kind = u16::from_ne_bytes(message.get(4..6).context(short)?.try_into()?);
-    if kind != SUBSYSTEM | MSG_PACKET {
-        let code = message.get(16..20).context(short)?.try_into()?;
-        let error = std::io::Error::from_raw_os_error(-i32::from_ne_bytes(code));
-        bail!("the kernel answers message {kind}: {error}");
-    }
-    let mut packet = Queued {
-        queue: u16::from_be_bytes(message.get(18..20).context(short)?.try_into()?),
-        id: 0,
-        source: None,
-    };
-    let mut rest = message.get(20..).context(short)?;
-    while let Some(head) = rest.first_chunk::<4>() {
-        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-        let kind = u16::from_ne_bytes([head[2], head[3]]) & 0x3fff;
-        let value = rest.get(4..len).context(short)?;
-        match kind {
-            PACKET_HDR => packet.id = u32::from_be_bytes(*value.first_chunk().context(short)?),
-            PAYLOAD => packet.source = source(value),
-            _ => {}
-        }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(packet)
+fn parse(message: &[u8]) -> anyhow::Result<Packet<'_>> {
+    let message = Messages::of(message).next();
+    let packet = Packet::of(message.context("a message of the kernel is cut")?)?;
+    packet.context("a message of the kernel is no packet")
 }
 
 /// Where an IP packet says that it comes from.
@@ -349,16 +258,16 @@ struct Judge {
 
 impl Judge {
     /// One recv, one verdict: ipt_geofence's way. Returns when it fails.
-    fn one_by_one(&mut self, socket: &Socket, room: &mut Room) -> anyhow::Error {
+    fn one_by_one(&mut self, socket: &Queue, room: &mut Room) -> anyhow::Error {
         let mut buffer = vec![0; 1 << 17];
-        let mut verdict = Vec::new();
+        let mut verdicts = Writer::default();
         loop {
             let mut step = || -> anyhow::Result<()> {
                 let received = room.receive(socket, &mut buffer, MsgFlags::empty())?;
                 let received = received.context("a packet")?;
-                verdict.clear();
-                self.judge(&buffer[..received], &mut verdict)?;
-                socket.send(&verdict)?;
+                verdicts.clear();
+                self.judge(&buffer[..received], &mut verdicts)?;
+                socket.send(&verdicts)?;
                 Ok(())
             };
             if let Err(error) = step() {
@@ -371,13 +280,13 @@ impl Judge {
     /// so many, or the first of them has waited so long. Returns when it fails.
     fn together(
         &mut self,
-        socket: &Socket,
+        socket: &Queue,
         queue: u16,
         together: Together,
         room: &mut Room,
     ) -> anyhow::Error {
         let mut buffer = vec![0; 1 << 17];
-        let mut verdict = Vec::new();
+        let mut verdicts = Writer::default();
         // The last packet that waits, how many do, and until when.
         let (mut last, mut waiting) = (0, 0);
         let mut until = Instant::now();
@@ -393,13 +302,9 @@ impl Judge {
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 if waiting > 0 && (waiting >= together.packets || left.is_zero()) {
-                    let mut head = [0; 8];
-                    head[..4].copy_from_slice(&NF_ACCEPT.to_be_bytes());
-                    head[4..].copy_from_slice(&last.to_be_bytes());
-                    verdict.clear();
-                    let attributes = [(VERDICT_HDR, &head[..])];
-                    put_message(&mut verdict, MSG_VERDICT_BATCH, queue, &attributes);
-                    socket.send(&verdict)?;
+                    verdicts.clear();
+                    all_pass(&mut verdicts, queue, last);
+                    socket.send(&verdicts)?;
                     let passed = u64::from(waiting);
                     self.counts.passed.fetch_add(passed, Ordering::Relaxed);
                     waiting = 0;
@@ -418,10 +323,10 @@ impl Judge {
     }
 
     /// Up to 64 packets, then their verdicts together. Returns when it fails.
-    fn in_batches(&mut self, socket: &Socket) -> anyhow::Error {
+    fn in_batches(&mut self, socket: &Queue) -> anyhow::Error {
         let mut buffers = vec![[0u8; MESSAGE]; BATCH];
         let mut headers = MultiHeaders::<NetlinkAddr>::preallocate(BATCH, None);
-        let mut verdicts = Vec::with_capacity(BATCH * 64);
+        let mut verdicts = Writer::default();
         let mut lengths = Vec::with_capacity(BATCH);
         loop {
             let mut step = || -> anyhow::Result<()> {
@@ -432,7 +337,7 @@ impl Judge {
                         .map(|buffer| [IoSliceMut::new(buffer)])
                         .collect();
                     let received = recvmmsg(
-                        socket.as_raw_fd(),
+                        socket.as_fd().as_raw_fd(),
                         &mut headers,
                         slices.iter_mut(),
                         MsgFlags::MSG_WAITFORONE,
@@ -454,35 +359,26 @@ impl Judge {
     }
 
     /// Appends the verdict on the packet in this message.
-    fn judge(&mut self, message: &[u8], out: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn judge(&mut self, message: &[u8], out: &mut Writer) -> anyhow::Result<()> {
         let packet = parse(message)?;
-        let country = || packet.source.and_then(|addr| self.world.country(addr));
+        let from = source(packet.bytes);
+        let country = || from.and_then(|addr| self.world.country(addr));
         let allowed =
             self.accepts_all || country().is_some_and(|country| self.allow.contains(&country));
-        let mut head = [0; 8];
-        head[4..].copy_from_slice(&packet.id.to_be_bytes());
         if allowed {
             self.counts.passed.fetch_add(1, Ordering::Relaxed);
-            head[..4].copy_from_slice(&NF_ACCEPT.to_be_bytes());
-            let mark = MARK_PASS.to_be_bytes();
-            put_message(
-                out,
-                MSG_VERDICT,
-                packet.queue,
-                &[(VERDICT_HDR, &head), (MARK, &mark)],
-            );
+            verdict(out, packet.queue, packet.id, true, Some(MARK_PASS));
             return Ok(());
         }
         self.counts.denied.fetch_add(1, Ordering::Relaxed);
-        if let Some(source) = packet.source
+        if let Some(source) = from
             && self.ban
             && self.banned.insert(source)
         {
             insert_rule(source)?;
             self.counts.banned.fetch_add(1, Ordering::Relaxed);
         }
-        head[..4].copy_from_slice(&NF_DROP.to_be_bytes());
-        put_message(out, MSG_VERDICT, packet.queue, &[(VERDICT_HDR, &head)]);
+        verdict(out, packet.queue, packet.id, false, None);
         Ok(())
     }
 }
@@ -510,21 +406,10 @@ mod tests {
         let mut packet = [0u8; 28];
         packet[0] = 0x45;
         packet[12..16].copy_from_slice(&[192, 0, 2, 7]);
-        let mut message = Vec::new();
-        let head = [0, 0, 1, 2, 8, 0, 0];
-        put_message(
-            &mut message,
-            MSG_PACKET,
-            5,
-            &[(PACKET_HDR, &head), (PAYLOAD, &packet)],
-        );
-        assert_eq!(message.len() % 4, 0);
-        let expected = Queued {
-            queue: 5,
-            id: 258,
-            source: Some("192.0.2.7".parse().unwrap()),
-        };
-        assert_eq!(parse(&message).unwrap(), expected);
+        let message = weir_netlink::queue::message_for_test(5, 258, &packet);
+        let read = parse(&message).unwrap();
+        assert_eq!((read.queue, read.id), (5, 258));
+        assert_eq!(source(read.bytes), Some("192.0.2.7".parse().unwrap()));
         for cut in 0..message.len() {
             assert!(parse(&message[..cut]).is_err(), "cut at {cut}");
         }

@@ -26,6 +26,7 @@ mod pins;
 mod process;
 mod programs;
 mod prompt;
+mod queue;
 mod replaced;
 mod restless;
 mod review;
@@ -94,6 +95,7 @@ use pins::{Pins, Plan, Vouched};
 use programs::Programs;
 use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
+use queue::QueueLevel;
 use replaced::NamedFiles;
 pub use replaced::{PackageRecord, Replaced};
 use restless::Restless;
@@ -150,6 +152,7 @@ const GROUP: GroupTable = GroupTable {
     about: ABOUT_GROUP,
     meanwhile: "no program is judged",
 };
+const ABOUT_QUEUE: &str = "app:queue";
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -164,6 +167,12 @@ pub enum AppError {
         "[app] needs {0}, which this kernel lacks: it takes Linux 6.1 with fentry (Debian 12), or 6.16, and BTF; remove [app]"
     )]
     Lacks(String),
+    /// The level at which packets wait for the daemon cannot do what is asked.
+    #[error("level nfqueue in [app] cannot do: {0}")]
+    NotAtLevel(String),
+    /// Packets cannot be had wait for the daemon.
+    #[error("level nfqueue in [app]: {0}")]
+    Queue(String),
     /// This kernel cannot at the level that is asked for.
     #[error("level = {level:?} in [app] needs {lacks}, which this kernel lacks: {instead}")]
     LacksLevel {
@@ -201,7 +210,10 @@ pub struct Apps {
     learning: Learning,
     names: Arc<Names>,
     pins: Pins,
+    /// At the levels of the kernel's programs.
     state: Mutex<Option<State>>,
+    /// At level `nfqueue`; never at the same time as the other one, but while one takes over.
+    queue: Mutex<Option<QueueLevel>>,
 }
 
 /// Why nothing can be learned.
@@ -210,7 +222,7 @@ pub struct Apps {
 pub enum LearnError {
     /// Nobody looks at programs.
     #[error(
-        "there is no [app] in the configuration, so that no program is looked at: add the line [app] and restart weir"
+        "there is no [app] in the configuration, so that no program is looked at: add the line [app] and restart weir (its level nfqueue records nothing)"
     )]
     NoRules,
     /// The kernel refuses it.
@@ -280,10 +292,28 @@ impl Resolve for Known<'_> {
     }
 }
 
+/// The judge of packets: the kernel, or the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judge {
+    /// The kernel's programs.
+    Kernel(kernel::Level),
+    /// The daemon, which packets wait for.
+    Queue,
+}
+
+impl Judge {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kernel(level) => level.name(),
+            Self::Queue => Level::Nfqueue.name(),
+        }
+    }
+}
+
 /// The level of the kernel's programs that is asked for; `None`: the best one.
 fn wanted(config: &AppConfig) -> Option<kernel::Level> {
     match config.level {
-        Level::Auto => None,
+        Level::Auto | Level::Nfqueue => None,
         Level::Tracepoint => Some(kernel::Level::Tracepoint),
         Level::Fentry => Some(kernel::Level::Fentry),
         Level::Push => Some(kernel::Level::Push),
@@ -294,35 +324,61 @@ fn wanted(config: &AppConfig) -> Option<kernel::Level> {
 ///
 /// # Errors
 /// It does not, or not in the way that is asked for.
-fn level_of(config: &AppConfig) -> Result<kernel::Level, AppError> {
-    let wanted = wanted(config);
-    kernel::level(wanted).map_err(|lacks| {
-        let lacks = lacks.join(", ");
-        let Some(level) = wanted else {
-            return AppError::Lacks(lacks);
+fn level_of(config: &AppConfig) -> Result<Judge, AppError> {
+    let lacks_level = |level: &'static str, lacks: String| AppError::LacksLevel {
+        level,
+        lacks,
+        instead: match kernel::level(None) {
+            Ok(best) => format!("it has {:?}, which level = \"auto\" takes", best.name()),
+            Err(_) if level != Level::Nfqueue.name() && queue::missing().is_none() => {
+                "it has \"nfqueue\", which level = \"auto\" takes".to_owned()
+            }
+            Err(_) => "nor has it any other level; remove [app]".to_owned(),
+        },
+    };
+    if config.level == Level::Nfqueue {
+        return match queue::missing() {
+            None => Ok(Judge::Queue),
+            Some(lacks) => Err(lacks_level(Level::Nfqueue.name(), lacks)),
         };
-        AppError::LacksLevel {
-            level: level.name(),
-            lacks,
-            instead: match kernel::level(None) {
-                Ok(best) => format!("it has {:?}, which level = \"auto\" takes", best.name()),
-                Err(_) => "nor has it any other level; remove [app]".to_owned(),
-            },
-        }
-    })
+    }
+    let wanted = wanted(config);
+    let lacks = match kernel::level(wanted) {
+        Ok(level) => return Ok(Judge::Kernel(level)),
+        Err(lacks) => lacks.join(", "),
+    };
+    match wanted {
+        Some(level) => Err(lacks_level(level.name(), lacks)),
+        None => match queue::missing() {
+            None => Ok(Judge::Queue),
+            Some(more) => Err(AppError::Lacks(format!(
+                "{lacks} (or, for level nfqueue, {more})"
+            ))),
+        },
+    }
 }
 
 /// How this kernel lets it be seen who sends, as `weir status` names it; `None`: not at all,
 /// or not in the way that is asked for.
 pub fn level(config: &AppConfig) -> Option<&'static str> {
-    level_of(config).ok().map(kernel::Level::name)
+    level_of(config).ok().map(Judge::name)
+}
+
+/// Will packets wait for the daemon, because the kernel's programs do not judge them?
+pub fn is_queued(config: &AppConfig) -> bool {
+    level_of(config).is_ok_and(|judge| judge == Judge::Queue)
 }
 
 /// What of these rules this host cannot do.
 pub fn complaints(config: &AppConfig) -> Vec<String> {
     let mut found = Vec::new();
-    if let Err(error) = level_of(config) {
-        found.push(error.to_string());
+    match level_of(config) {
+        Err(error) => found.push(error.to_string()),
+        Ok(Judge::Queue) => {
+            let refusals = queue::refusals(config).into_iter();
+            found.extend(refusals.map(|refusal| AppError::NotAtLevel(refusal).to_string()));
+        }
+        Ok(Judge::Kernel(_)) => (),
     }
     if let Err(error) = CgroupAt::open(config.cgroup.as_deref()) {
         found.push(format!("[app]: {error}"));
@@ -360,7 +416,12 @@ impl Apps {
             pins: Pins::over(store.clone()),
             learning: Learning::of(store),
             state: Mutex::default(),
+            queue: Mutex::default(),
         }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Option<QueueLevel>> {
+        self.queue.lock().expect("no holder of this lock panics")
     }
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {
@@ -381,6 +442,23 @@ impl Apps {
             let plan = self.pins.plan(&mut config);
             planned = Some((config, plan));
         }
+        let judge = match &planned {
+            Some((config, _)) => Some(level_of(config)?),
+            None => None,
+        };
+        if judge == Some(Judge::Queue)
+            && let Some((config, plan)) = planned
+        {
+            self.apply_queued(&config, observe)?;
+            if self.state().take().is_some()
+                || kernel::is_attached(&self.place.root, &self.place.instance)
+            {
+                kernel::detach(&self.place.root, &self.place.instance)?;
+            }
+            self.keep(plan);
+            self.tell_untaken();
+            return Ok(());
+        }
         let mut state = self.state();
         // What was accepted while the plan was made is not to be lost.
         if let Some((config, plan)) = &mut planned
@@ -392,6 +470,7 @@ impl Apps {
         }
         let Some((config, _)) = &planned else {
             self.names.follow(std::iter::empty(), &[]);
+            self.end_queue()?;
             if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
@@ -412,12 +491,15 @@ impl Apps {
                 ABOUT_REFUSED,
                 ABOUT_GROUP,
                 ABOUT_RESTLESS,
+                ABOUT_QUEUE,
             ] {
                 self.alerts.clear(about);
             }
             return Ok(());
         };
-        let level = level_of(config)?;
+        let Some(Judge::Kernel(level)) = judge else {
+            return Ok(());
+        };
         let cgroup = match &mut *state {
             Some(state) if state.config.cgroup == config.cgroup => {
                 self.follow_group(state);
@@ -470,11 +552,18 @@ impl Apps {
             self.keep(plan);
         }
         drop(state);
+        // Only now: nothing goes unjudged between the two.
+        self.end_queue()?;
+        self.tell_untaken();
+        Ok(())
+    }
+
+    /// Raises an alert of files whose records could not be taken up, or clears it.
+    fn tell_untaken(&self) {
         match &self.pins.take_untaken()[..] {
             [] => self.alerts.clear(ABOUT_PINS),
             all => self.alerts.raise(ABOUT_PINS, all.join("; ")),
         }
-        Ok(())
     }
 
     /// The rules of this plan are in force.
@@ -762,6 +851,14 @@ impl Apps {
         let mut of: Option<Arc<Identity>> = None;
         while !stopping.load(Ordering::Relaxed) {
             pulse.beat();
+            let waiting = self.queue().as_ref().map(QueueLevel::waiting);
+            if let Some(waiting) = waiting {
+                waiting.wait(WAIT);
+                while self.serve_queue() && !stopping.load(Ordering::Relaxed) {
+                    pulse.beat();
+                }
+                continue;
+            }
             let identity = self.state().as_ref().map(|state| state.identity.clone());
             let Some(identity) = identity else {
                 (events, of) = (None, None);

@@ -174,8 +174,8 @@ pub fn may_detach() -> bool {
 }
 
 /// Kept as well when the backend is `ipset`, because libxt_set of iptables asks for the
-/// numbers of sets through a raw socket, and when weir holds virtual addresses or asks
-/// reals at them.
+/// numbers of sets through a raw socket, as older iptables does for every rule (level `nfqueue`
+/// of `[app]`), and when weir holds virtual addresses or asks reals at them.
 const FOR_RAW_SOCKETS: Capability = Capability::CAP_NET_RAW;
 
 /// Can this process, or a child that runs iptables with sets, open raw sockets?
@@ -273,8 +273,8 @@ pub fn raise_file_limit() {
 /// daemon has (`capabilities(7)`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Needs {
-    /// Virtual addresses of its own, checks at them, and iptables for `backend = "ipset"`:
-    /// CAP_NET_RAW.
+    /// Virtual addresses of its own, checks at them, and iptables for `backend = "ipset"` or
+    /// level `nfqueue` of `[app]`: CAP_NET_RAW.
     pub raw_sockets: bool,
     /// Commands as another user: CAP_SETUID, CAP_SETGID, CAP_KILL.
     pub watches: bool,

@@ -99,6 +99,11 @@ pub enum TokenError {
     /// The measurements of the path cannot be used.
     #[error("[token]: {0}")]
     Probe(#[from] ProbeFileError),
+    /// Who sends is not seen by the kernel's programs.
+    #[error(
+        "[token]: at level nfqueue of [app] nothing is signed, for the kernel's programs do not see who sends: take sign out, or let [app] have another level"
+    )]
+    NotAtLevel,
     /// The kernel refuses something.
     #[error("[token]: {0}")]
     Kernel(#[from] weir_bpf::Error),
@@ -390,6 +395,7 @@ impl Tokens {
             _ => CgroupAt::open_or_await(config.cgroup.as_deref())?,
         };
         let identity = match signs(config) {
+            true if self.apps.is_queued() => return Err(TokenError::NotAtLevel),
             true => self.apps.identity(),
             false => None,
         };

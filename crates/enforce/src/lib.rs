@@ -5,6 +5,7 @@
 //! policy and expiry, and outlives the daemon where the kernel lets it.
 #![deny(missing_docs)]
 
+pub mod app_queue;
 mod backend;
 mod backend_feature;
 mod backend_kind;

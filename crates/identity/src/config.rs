@@ -73,7 +73,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "level",
                 Is("\"auto\""),
-                "How it is seen who sends: \"auto\" takes the best way that this kernel has; \"tracepoint\", \"fentry\" or \"push\" takes that one, and is refused where the kernel lacks it. The guide says what each one takes, misses and costs.",
+                "How it is seen who sends: \"auto\" takes the best way that this kernel has; \"tracepoint\", \"fentry\" or \"push\" takes that one, and is refused where the kernel lacks it. With \"nfqueue\", which \"auto\" takes where the kernel has no other, the first packet of each connection waits for the daemon. The guide says what each one takes, misses and costs.",
             ),
             key(
                 "container_sockets",

@@ -99,15 +99,18 @@ pub enum Level {
     Fentry,
     /// By either, with each change of mappings noted when it is made.
     Push,
+    /// By the daemon, which the first packet of a connection waits for.
+    Nfqueue,
 }
 
 impl Level {
     /// By the words of the configuration.
-    pub const ALL: [(&str, Self); 4] = [
+    pub const ALL: [(&str, Self); 5] = [
         ("auto", Self::Auto),
         ("tracepoint", Self::Tracepoint),
         ("fentry", Self::Fentry),
         ("push", Self::Push),
+        ("nfqueue", Self::Nfqueue),
     ];
 
     /// The configuration's word.
@@ -585,6 +588,11 @@ impl Rule {
     /// have otherwise?
     pub fn asks_script(&self) -> bool {
         self.asks(|criterion| matches!(criterion, Criterion::Script(_)))
+    }
+
+    /// Does a condition ask whether code was changed?
+    pub fn asks_altered(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::Altered))
     }
 
     /// Does a condition ask for the package?

@@ -8,6 +8,9 @@
 //! each attribute, and a table of a million elements is read here once a start.
 #![deny(missing_docs)]
 
+pub mod conntrack;
+pub mod diag;
+pub mod queue;
 mod read;
 mod rewrite_queue;
 mod socket;

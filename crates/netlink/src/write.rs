@@ -82,6 +82,11 @@ impl Writer {
         self.0.extend(messages);
     }
 
+    /// Throws away what is written; its room stays.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// The bytes up to here.
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -4,7 +4,11 @@
 
 use std::{io, os::fd::BorrowedFd};
 
-use weir_netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Protocol, Request, Socket, errno};
+use weir_netlink::{
+    NLM_F_ACK, NLM_F_DUMP, Protocol, Socket,
+    diag::{ALL_STATES, BY_FAMILY, DESTROY, SocketId, request},
+    errno,
+};
 
 use super::value_of;
 use crate::{
@@ -13,9 +17,6 @@ use crate::{
     skeleton::identity::types::ident_ended,
 };
 
-/// `SOCK_DIAG_BY_FAMILY` and `SOCK_DESTROY` of linux/sock_diag.h.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const SOCK_DESTROY: u16 = 21;
 /// `AF_INET` of linux/socket.h.
 const INET: u8 = 2;
 /// `IPPROTO_TCP` and `IPPROTO_UDP` of linux/in.h.
@@ -29,25 +30,27 @@ const EOPNOTSUPP: i32 = 95;
 /// What a kernel says that cannot: beside that `EINVAL`, `EPROTONOSUPPORT`.
 const CANNOT: [i32; 3] = [EOPNOTSUPP, 22, 93];
 
-/// `struct inet_diag_req_v2` of linux/inet_diag.h, about connections in these states.
-fn request(kind: u16, flags: u16, states: u32, ended: &ident_ended) -> Vec<u8> {
-    let mut body = vec![ended.family, ended.protocol, 0, 0];
-    body.extend_from_slice(&states.to_ne_bytes());
-    // These are in the network's order already.
-    body.extend_from_slice(&ended.own_port.to_ne_bytes());
-    body.extend_from_slice(&ended.peer_port.to_ne_bytes());
-    for word in ended.own.iter().chain(&ended.peer) {
-        body.extend_from_slice(&word.to_ne_bytes());
+/// The kernel's own words for it: ports and addresses are in the network's order already.
+fn id_of(ended: &ident_ended) -> SocketId {
+    let address = |words: &[u32; 4]| {
+        let mut bytes = [0; 16];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    };
+    SocketId {
+        family: ended.family,
+        protocol: ended.protocol,
+        ports: [ended.own_port, ended.peer_port].map(u16::to_ne_bytes),
+        addresses: [&ended.own, &ended.peer].map(address),
+        interface: ended.interface,
+        cookie: ended.cookie,
     }
-    body.extend_from_slice(&ended.interface.to_ne_bytes());
-    for half in [ended.cookie as u32, (ended.cookie >> 32) as u32] {
-        body.extend_from_slice(&half.to_ne_bytes());
-    }
-    Request::new(kind, flags, &body).finish()
 }
 
 fn end_request(ended: &ident_ended) -> Vec<u8> {
-    request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, u32::MAX, ended)
+    request(DESTROY, NLM_F_ACK, ALL_STATES, &id_of(ended))
 }
 
 fn ask_end(socket: &Socket, ended: &ident_ended) -> io::Result<()> {
@@ -67,7 +70,7 @@ fn is_ended(asked: io::Result<()>) -> io::Result<bool> {
 /// Does the kernel know of connections of this protocol? That is a module of its own, which
 /// is loaded if it is there: it is asked for those in no state.
 fn has(socket: &Socket, nobody: &ident_ended) -> bool {
-    let all = request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 0, nobody);
+    let all = request(BY_FAMILY, NLM_F_DUMP, 0, &id_of(nobody));
     let refused = socket.ask(&all, |_, _: &mut Vec<()>| ()).err();
     refused.is_none_or(|error| errno(&error) != Some(ENOENT))
 }

@@ -124,6 +124,11 @@ pub(super) fn own() -> Option<u64> {
     inode(Path::new("/proc/self/ns/net"))
 }
 
+/// The inode of a process's.
+pub(super) fn of(pid: u32) -> Option<u64> {
+    inode(Path::new(&format!("/proc/{pid}/ns/net")))
+}
+
 /// The names that ip-netns(8) has for them, by their inodes.
 pub(super) fn names() -> BTreeMap<u64, String> {
     let entries = fs::read_dir(NAMES).into_iter().flatten().flatten();

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_bpf::identity::Seen;
+use weir_bpf::identity::{Key, Seen};
 use weir_identity::{
     Container, Object, Program,
     hash::{self, FileKey},
@@ -157,6 +157,60 @@ fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<
         files.push((mapping.path, opened));
     }
     (files, false)
+}
+
+/// Mappings of no file that are the kernel's own.
+const OF_KERNEL: [&[u8]; 3] = [b"[vdso]", b"[vsyscall]", b"[uprobes]"];
+
+/// A thread as /proc shows it, where no program of the kernel's looks: with what says, compared
+/// with that of another look, that nobody has changed its executable mappings between them.
+/// `None`: it is gone.
+pub(super) fn look(thread: u32) -> Option<(Seen, Vec<u8>)> {
+    let proc = PathBuf::from(format!("/proc/{thread}"));
+    let (maps, _) = read_at_most(&proc.join("maps"), MAX_MAPS)?;
+    let mut state = Vec::new();
+    let mut anonymous = false;
+    for line in maps.split(|byte| *byte == b'\n') {
+        let mut fields = line.splitn(6, |byte| *byte == b' ').skip(1);
+        let mut field = || fields.next().unwrap_or_default();
+        let (perms, _, device, _) = (field(), field(), field(), field());
+        if perms.get(2) != Some(&b'x') {
+            continue;
+        }
+        let name = field().trim_ascii();
+        if device == b"00:00" {
+            anonymous |= !OF_KERNEL.contains(&name);
+        }
+        state.extend(line);
+        state.push(b'\n');
+    }
+    // One that is gone, and threads of the kernel's, have none.
+    if state.is_empty() {
+        return None;
+    }
+    let exe = fs::read_link(proc.join("exe")).ok()?;
+    state.extend(exe.as_os_str().as_bytes());
+    let status = fs::read_to_string(proc.join("status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uid = users.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let key = Key {
+        set: [0; 2],
+        cgroup: 0,
+        uid,
+        space: 0,
+        anonymous,
+        altered: false,
+    };
+    let seen = Seen {
+        key,
+        executable: None,
+        space: 0,
+        sequence: 0,
+        uid,
+        cgroup: 0,
+        walk_ns: 0,
+    };
+    Some((seen, state))
 }
 
 fn read_at_most(path: &Path, most: u64) -> Option<(Vec<u8>, bool)> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
 use weir_bpf::identity::{DecidedBy, Hits, Identity, IdentityCounts, Level};
-use weir_identity::{Digest, Object, Rule};
+use weir_identity::{Digest, Object, Program, Rule, policy::Policy};
 
 use super::{
     Apps, ContainerStatus, KeptName, LearningStatus, PackageStatus, PinnedPath, PromptStatus,
@@ -14,7 +14,7 @@ use super::{
 /// `[app]` as it is in force.
 #[derive(Debug, Clone, Serialize)]
 pub struct AppStatus {
-    /// How it is seen who sends on a connection: `tracepoint`, `fentry` or `push`.
+    /// How it is seen who sends on a connection: `tracepoint`, `fentry`, `push` or `nfqueue`.
     pub level: &'static str,
     /// What it does not see, or does not tell.
     pub misses: Vec<&'static str>,
@@ -38,6 +38,9 @@ pub struct AppStatus {
     pub prompt: Option<PromptStatus>,
     /// Connections that were ended because the rules allow them no longer.
     pub cut: u64,
+    /// Packets that were dropped because too many waited for the daemon; `None`: none waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_dropped: Option<u64>,
     /// The counters of the kernel's programs.
     #[serde(skip)]
     pub counts: IdentityCounts,
@@ -107,14 +110,43 @@ pub struct ProgramStatus {
     pub rules: Vec<Arc<str>>,
 }
 
-/// What no level sees (docs/guide/app.md has the same).
+impl ProgramStatus {
+    pub(super) fn of(program: &Program, policy: &Policy) -> Self {
+        let about = policy.rules.iter().filter(|rule| rule.is_about(program));
+        Self {
+            exe: program.exe.clone(),
+            aggregate: program.aggregate(),
+            objects: program.objects.len(),
+            anonymous: program.anonymous,
+            altered: program.altered,
+            uid: program.uid,
+            cgroup: program.cgroup.clone(),
+            rules: about.map(|rule| rule.name.clone()).collect(),
+        }
+    }
+}
+
+fn sorted(mut programs: Vec<ProgramStatus>) -> Vec<ProgramStatus> {
+    programs.sort_by(|a, b| {
+        let path = |status: &ProgramStatus| status.exe.as_ref().map(|exe| exe.path.clone());
+        path(a).cmp(&path(b))
+    });
+    programs
+}
+
+/// What no level of the kernel's programs sees, beside what none does (docs/guide/app.md has the
+/// same).
 pub const MISSES: &[&str] = &[
     "code that is put into a process without a file: told as anonymous memory, or as an altered program within three seconds",
+    "holders of a socket that never send: found within 10 s",
+];
+
+/// What no level sees.
+pub(super) const MISSES_BY_PROGRAMS: &[&str] = &[
     "data of a program that others change (ptrace, /proc/PID/mem), without a change of its code",
     "the text of scripts: an interpreter's files are what is looked at",
     "AF_PACKET and AF_XDP sockets, which need CAP_NET_RAW, AF_VSOCK, and AF_SMC where the module smc can be loaded",
     "a program that asks another one to send for it",
-    "holders of a socket that never send: found within 10 s",
 ];
 
 const IN_ONE_SEND: &str = "within one send, mappings that another thread changes before the kernel has taken all data or waits: the rest of this send passes as before; and with preempt=full, a send that begins while one on the same processor is looked at (the tracepoint tcp_sendmsg_locked, Linux 6.16, misses neither)";
@@ -141,6 +173,9 @@ impl Apps {
     /// # Errors
     /// The kernel's tables cannot be read.
     pub fn status(&self) -> Result<Option<AppStatus>, weir_bpf::Error> {
+        if let Some(queue) = &*self.queue() {
+            return Ok(Some(queue.status(self)));
+        }
         let guard = self.state();
         let Some(state) = &*guard else {
             return Ok(None);
@@ -179,6 +214,7 @@ impl Apps {
             level: state.identity.level().name(),
             misses: MISSES
                 .iter()
+                .chain(MISSES_BY_PROGRAMS)
                 .copied()
                 .chain(misses_of(&state.identity).iter().copied())
                 .chain(Cuts::misses(&state.identity))
@@ -196,6 +232,7 @@ impl Apps {
                 .prompt_timeout
                 .map(|timeout| state.prompts.status(timeout)),
             cut: counts.cut,
+            queue_dropped: None,
             counts,
             executables: state.executables.counts().0,
             short_lived: state.short_lived.total(),
@@ -212,42 +249,23 @@ impl Apps {
 
     /// The programs that are known, by their executables.
     pub fn programs(&self) -> Vec<ProgramStatus> {
+        if let Some(queue) = &*self.queue() {
+            return sorted(queue.programs().collect());
+        }
         let guard = self.state();
         let Some(state) = &*guard else {
             return Vec::new();
         };
-        let mut programs: Vec<_> = state
-            .programs
-            .iter()
-            .map(|(_, known)| {
-                let program = &known.read.program;
-                ProgramStatus {
-                    exe: program.exe.clone(),
-                    aggregate: program.aggregate(),
-                    objects: program.objects.len(),
-                    anonymous: program.anonymous,
-                    altered: program.altered,
-                    uid: program.uid,
-                    cgroup: program.cgroup.clone(),
-                    rules: state
-                        .policy
-                        .rules
-                        .iter()
-                        .filter(|rule| rule.is_about(program))
-                        .map(|rule| rule.name.clone())
-                        .collect(),
-                }
-            })
-            .collect();
-        programs.sort_by(|a, b| {
-            let path = |status: &ProgramStatus| status.exe.as_ref().map(|exe| exe.path.clone());
-            path(a).cmp(&path(b))
-        });
-        programs
+        let known = state.programs.iter();
+        let known = known.map(|(_, known)| ProgramStatus::of(&known.read.program, &state.policy));
+        sorted(known.collect())
     }
 
     /// What each rule has decided, by name.
     pub fn hits(&self) -> BTreeMap<Arc<str>, Hits> {
+        if let Some(queue) = &*self.queue() {
+            return queue.hits().clone();
+        }
         let guard = self.state();
         let state = guard.as_ref();
         state

@@ -15,6 +15,7 @@ pub struct AppMetrics {
     leases: Gauges<0>,
     refused_leases: Totals<0>,
     packets: Totals<1>,
+    queue_dropped: Totals<0>,
     refused: Totals<1>,
     walks: Totals<1>,
     unknown: Totals<0>,
@@ -70,6 +71,11 @@ impl AppMetrics {
                 "weir_app_packets_dropped_total",
                 "Packets dropped because of the program, by direction.",
                 &["direction"],
+            ),
+            queue_dropped: registry.totals(
+                "weir_app_queue_dropped_total",
+                "Packets dropped unjudged at level nfqueue, because too many waited.",
+                &[],
             ),
             refused: registry.totals(
                 "weir_app_refused_total",
@@ -163,6 +169,9 @@ impl AppMetrics {
         samples.total(self.refused_leases, [], app.refused_leases);
         samples.total(self.packets, ["out"], counts.dropped_out);
         samples.total(self.packets, ["in"], counts.dropped_in);
+        if let Some(dropped) = app.queue_dropped {
+            samples.total(self.queue_dropped, [], dropped);
+        }
         samples.total(self.refused, ["connect"], counts.refused);
         samples.total(self.refused, ["socket"], counts.refused_sockets);
         samples.total(

@@ -37,6 +37,7 @@ use crate::{
     balance::added::Added,
     config::Config,
     host::Host,
+    identity,
     instance::{self, Needs},
     log_worker::Workers,
     service::Service,
@@ -87,6 +88,7 @@ fn give_up_privileges(config: &Config) -> Result<(), StartError> {
     let raw_sockets = config.enforcement.backend == BackendChoice::Ipset
         || !config.vips().is_empty()
         || config.may_ask_vips()
+        || config.app.as_ref().is_some_and(identity::is_queued)
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
     instance::drop_privileges(Needs {

@@ -119,16 +119,22 @@ impl Questions {
     /// The identity of a process, and the rules that are about it.
     pub fn why_program(&self, pid: u32) -> Result<WhyProgram, Refusal> {
         let why = self.apps.why(pid).map_err(Self::app_refusal)?;
-        let no_app = || Refusal::NotFound("there is no [app] in the configuration".to_owned());
-        let why = why.ok_or_else(no_app)?;
+        let why = why.ok_or_else(|| self.no_app())?;
         why.map_err(|no_program| Refusal::NotFound(no_program.to_string()))
+    }
+
+    fn no_app(&self) -> Refusal {
+        let why = match self.apps.is_queued() {
+            true => "at level nfqueue of [app] nothing is kept of programs that could be explained",
+            false => "there is no [app] in the configuration",
+        };
+        Refusal::NotFound(why.to_owned())
     }
 
     /// Who holds these sockets, and what was decided about them.
     pub fn why_sockets(&self, asked: &AskedSocket) -> Result<WhySockets, Refusal> {
         let why = self.apps.why_sockets(asked).map_err(Self::app_refusal)?;
-        let no_app = || Refusal::NotFound("there is no [app] in the configuration".to_owned());
-        let why = why.ok_or_else(no_app)?;
+        let why = why.ok_or_else(|| self.no_app())?;
         match why.sockets.is_empty() {
             true => Err(Refusal::NotFound(format!(
                 "there is no socket {asked} of IPv4 or IPv6, as far as weir may see"

@@ -10,7 +10,7 @@ use std::{
 use weir_bpf::{BanCounts, device::Device};
 
 use crate::{
-    Backend, BackendChoice, DryRun, Error, Settings,
+    Backend, BackendChoice, DryRun, Error, Settings, app_queue,
     claim::Claim,
     ipset,
     kernel::{self, KernelConfig},
@@ -172,6 +172,10 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
             Err(error) => outcome = outcome.and(Err(error)),
         }
     }
+    match app_queue::detach(instance) {
+        Ok(more) => gone.extend(more),
+        Err(error) => outcome = outcome.and(Err(error)),
+    }
     // They are pinned beside the packet path's, and go with its directory.
     if judged_programs && !weir_bpf::identity::is_attached(pin_root, instance) {
         gone.push("the rules about programs ([app])".to_owned());
@@ -206,6 +210,10 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
         ),
         (nft::is_there(instance), "rules of nft".to_owned()),
         (ipset::is_there(instance), "sets of ipset".to_owned()),
+        (
+            app_queue::is_there(instance),
+            "rules of iptables that queue packets ([app] at level nfqueue)".to_owned(),
+        ),
         (
             weir_bpf::identity::is_attached(pin_root, instance),
             "rules about programs ([app])".to_owned(),

@@ -11,6 +11,7 @@
 mod bans;
 mod rules;
 mod sets;
+pub(crate) use sets::base;
 mod tidy;
 mod write;
 
@@ -129,8 +130,7 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
         if let Some(text) = rules::remove(&saved, &base) {
             command::run(RESTORE[family], &["--noflush"], &text)
                 .map_err(failed("take weir's rules away"))?;
-            let [table, chain] = rules::made(&saved, &base);
-            iptables::remove_empty(family, table, chain);
+            iptables::remove_empty(family, rules::PLACE, rules::made(&saved, &base));
             gone.push(format!("chain {base} ({})", IPTABLES[family]));
         }
     }

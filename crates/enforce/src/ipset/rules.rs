@@ -50,6 +50,9 @@ pub(super) fn made(saved: &str, base: &str) -> [bool; 2] {
     })
 }
 
+/// The table and the chain that lead to ours.
+pub(super) const PLACE: [&str; 2] = ["raw", "PREROUTING"];
+
 /// Programs by family.
 pub(super) const IPTABLES: [&str; 2] = ["iptables", "ip6tables"];
 pub(super) const RESTORE: [&str; 2] = ["iptables-restore", "ip6tables-restore"];

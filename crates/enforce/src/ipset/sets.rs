@@ -57,7 +57,7 @@ pub(super) fn role(set: &str, base: &str) -> Option<Role> {
 }
 
 /// What the names of all sets and chains of an instance begin with.
-pub(super) fn base(instance: &str) -> String {
+pub(crate) fn base(instance: &str) -> String {
     if instance.len() <= MAX_INSTANCE {
         return format!("weir_{instance}");
     }

@@ -47,7 +47,10 @@ impl Ipset {
         for family in [0, 1] {
             let saved = command::run(SAVE[family], &["-t", "raw"], "")
                 .map_err(failed("read the rules of iptables"))?;
-            let (there, ours) = (iptables::are_there(family), rules::made(&saved, &self.base));
+            let (there, ours) = (
+                iptables::are_there(family, rules::PLACE),
+                rules::made(&saved, &self.base),
+            );
             let text = {
                 let desired = self.desired();
                 let bans: Vec<_> = kernel

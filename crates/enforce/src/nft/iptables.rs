@@ -1,6 +1,6 @@
-//! What iptables leaves in nf_tables, where it is built on that: the table `raw`
-//! and its chain PREROUTING, made with the first rule and never taken away, so
-//! that a ruleset would not be as it was. Only what is empty goes.
+//! What iptables leaves in nf_tables, where it is built on that: a table and a chain of its,
+//! made with the first rule and never taken away, so that a ruleset would not be as it
+//! was. Only what is empty goes.
 
 use std::io;
 
@@ -9,36 +9,38 @@ use super::{
     wire::{Batch, MessageKind},
 };
 
-const TABLE: &str = "raw";
-const CHAIN: &str = "PREROUTING";
 /// NFPROTO_IPV4, NFPROTO_IPV6.
 const FAMILY: [u8; 2] = [2, 10];
 
 /// Whether the table and the chain are there. Without nf_tables: yes, for all that can be
 /// done about it.
-pub(crate) fn are_there(family: usize) -> [bool; 2] {
+pub(crate) fn are_there(family: usize, [table, chain]: [&str; 2]) -> [bool; 2] {
     let ask = || -> io::Result<[bool; 2]> {
         let socket = Nftables::open()?;
         let family = FAMILY[family];
-        let table = |to: &mut Batch| to.text(1, TABLE);
-        let chain = |to: &mut Batch| {
-            to.text(1, TABLE);
-            to.text(3, CHAIN);
+        let in_table = |to: &mut Batch| to.text(1, table);
+        let in_chain = |to: &mut Batch| {
+            to.text(1, table);
+            to.text(3, chain);
         };
         Ok([
             socket
-                .get_of(family, MessageKind::GetTable, table, |_| Some(()))?
+                .get_of(family, MessageKind::GetTable, in_table, |_| Some(()))?
                 .is_some(),
             socket
-                .get_of(family, MessageKind::GetChain, chain, |_| Some(()))?
+                .get_of(family, MessageKind::GetChain, in_chain, |_| Some(()))?
                 .is_some(),
         ])
     };
     ask().unwrap_or([true; 2])
 }
 
-/// Takes away what of them nobody uses.
-pub(crate) fn remove_empty(family: usize, table: bool, chain: bool) {
+/// Takes away what of them nobody uses; `which`: the table, the chain.
+pub(crate) fn remove_empty(
+    family: usize,
+    [table_name, chain_name]: [&str; 2],
+    [table, chain]: [bool; 2],
+) {
     let Ok(socket) = Nftables::open() else {
         return;
     };
@@ -46,15 +48,15 @@ pub(crate) fn remove_empty(family: usize, table: bool, chain: bool) {
     if chain {
         let mut batch = Batch::of_family(family);
         batch.delete_empty(MessageKind::DelChain, |to| {
-            to.text(1, TABLE);
-            to.text(3, CHAIN);
+            to.text(1, table_name);
+            to.text(3, chain_name);
         });
         // In use by now: it stays.
         let _ = socket.commit(batch);
     }
     if table {
         let mut batch = Batch::of_family(family);
-        batch.delete_empty(MessageKind::DelTable, |to| to.text(1, TABLE));
+        batch.delete_empty(MessageKind::DelTable, |to| to.text(1, table_name));
         let _ = socket.commit(batch);
     }
 }
