@@ -398,7 +398,7 @@ fn root_the_kernel_verifies_as_the_reference_does() {
                 let mut frame = vec![0; 14 + random.below(100)];
                 frame
                     .iter_mut()
-                    .for_each(|byte| *byte = random.next() as u8);
+                    .for_each(|byte| *byte = random.number() as u8);
                 let kind: [u8; 2] = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
                 frame[12..14].copy_from_slice(&kind);
                 frame

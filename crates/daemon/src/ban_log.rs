@@ -107,7 +107,7 @@ impl BanLog {
                 format!(
                     "{}: {} no room within a second; jails that count bans (recidive) miss them",
                     path.display(),
-                    crate::counted(lost as u64, "ban found", "bans found")
+                    crate::counted(lost, "ban found", "bans found")
                 ),
             ),
             // An alert of lost bans stays until the next bans are all written.

@@ -127,7 +127,10 @@ impl ProtectedInterfaces {
         }
         let attachments = backend.attachments();
         if enforcement.auto && attachments.iter().all(|one| !one.present) {
-            refused.push("no interface has a default route yet: nothing is protected".to_owned());
+            refused.push(
+                "no interface has a default route yet: no ban, list or geofence is enforced"
+                    .to_owned(),
+            );
         }
         match refused.is_empty() {
             true => alerts.clear(ABOUT),

@@ -4,8 +4,8 @@
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number, of 56 bits.
-    pub fn next(&mut self) -> u64 {
+    /// A number of 56 bits.
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -14,7 +14,7 @@ impl Random {
 
     /// A number below this one.
     pub fn below(&mut self, most: usize) -> usize {
-        (self.next() % most as u64) as usize
+        (self.number() % most as u64) as usize
     }
 
     /// True once in so many times.
@@ -30,7 +30,7 @@ impl Random {
     /// Fills a buffer.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(4) {
-            let word = self.next().to_ne_bytes();
+            let word = self.number().to_ne_bytes();
             part.copy_from_slice(&word[..part.len()]);
         }
     }

@@ -256,7 +256,7 @@ fn root_the_kernel_verifies_signatures_of_daf_as_the_reference_does() {
     let mut wanted = HashMap::<&str, u64>::new();
     for number in 0..RUNS {
         let payload: Vec<u8> = (0..random.below(200))
-            .map(|_| random.next() as u8)
+            .map(|_| random.number() as u8)
             .collect();
         let options = match random.below(12) {
             0 => Vec::new(),

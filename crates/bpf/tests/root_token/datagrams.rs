@@ -114,7 +114,7 @@ fn root_the_kernel_verifies_datagrams_as_the_reference_does() {
                 let mut packet = vec![0; 14 + random.below(100)];
                 packet
                     .iter_mut()
-                    .for_each(|byte| *byte = random.next() as u8);
+                    .for_each(|byte| *byte = random.number() as u8);
                 let kind: [u8; 2] = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
                 packet[12..14].copy_from_slice(&kind);
                 packet

@@ -198,7 +198,7 @@ fn root_the_kernel_verifies_segments_as_the_reference_does() {
     let begun = tokens.outcomes(0).unwrap();
     for number in 0..RUNS {
         let payload: Vec<u8> = (0..random.below(200))
-            .map(|_| random.next() as u8)
+            .map(|_| random.number() as u8)
             .collect();
         let padding = vec![1; random.below(3) * 4];
         let parts = Parts {
@@ -207,7 +207,7 @@ fn root_the_kernel_verifies_segments_as_the_reference_does() {
                 0 => flow(random.below(2) == 1, 50_000),
                 _ => flows[random.below(flows.len())],
             },
-            sequence: random.next() as u32,
+            sequence: random.number() as u32,
             flags: [0x10, 0x18, 0x11, 0x14, 0x04][random.below(5)],
             options: &[&padding[..], &STAMPS[..12 * random.below(2)]].concat(),
             chain: 0,
