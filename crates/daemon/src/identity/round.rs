@@ -10,10 +10,7 @@ use std::{
 
 use weir_bpf::identity::Key;
 
-use super::{
-    programs::{IDLE, of_any_user},
-    state::State,
-};
+use super::programs::{IDLE, of_any_user};
 
 /// How long after one round the next one begins.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -68,18 +65,44 @@ impl Round {
     }
 
     /// Is it time to begin one?
-    fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         self.hasty > 0 || now.duration_since(self.since) >= PAUSE
     }
 
-    fn begin(&mut self, unmet: HashMap<Key, bool>, now: Instant) {
+    /// Has one begun that is not at its end?
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// The next process that is to be looked at; `None`: all were.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        self.left.pop()
+    }
+
+    /// Has it gone on for long enough since then, and is not at its end?
+    pub(super) fn is_for_later(&self, since: Instant) -> bool {
+        since.elapsed() >= AT_ONCE && !self.left.is_empty()
+    }
+
+    /// A process with this key runs. Was nobody known to run it?
+    pub(super) fn meet(&mut self, key: &Key) -> bool {
+        self.unmet.remove(&of_any_user(key)).unwrap_or(false)
+    }
+
+    /// It has shown, or not, that somebody runs no more.
+    pub(super) fn note_news(&mut self, is_news: bool) {
+        self.is_news |= is_news;
+    }
+
+    /// Begins one, in which these are to be met.
+    pub(super) fn begin(&mut self, unmet: HashMap<Key, bool>, now: Instant) {
         self.hasty = self.hasty.saturating_sub(1);
         (self.left, self.unmet) = (processes(), unmet);
         (self.is_open, self.since) = (true, now);
     }
 
     /// The time at which it began, and who was not met.
-    fn end(&mut self, now: Instant) -> (Instant, HashMap<Key, bool>) {
+    pub(super) fn end(&mut self, now: Instant) -> (Instant, HashMap<Key, bool>) {
         self.is_open = false;
         let begun = std::mem::replace(&mut self.since, now);
         (begun, std::mem::take(&mut self.unmet))
@@ -91,38 +114,6 @@ fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.collect()
-}
-
-impl State {
-    /// Goes on with a round, or begins one if it is time; at its end the leases are given back of
-    /// files that nobody has mapped any longer.
-    ///
-    /// # Errors
-    /// The kernel refuses to look at a process, or to forget who it was.
-    pub(super) fn go_round(&mut self) -> Result<(), weir_bpf::Error> {
-        let now = Instant::now();
-        if !self.round.is_open {
-            if !self.round.is_due(now) {
-                return Ok(());
-            }
-            self.round.begin(self.programs.of_any_user(), now);
-        }
-        while let Some(pid) = self.round.left.pop() {
-            if let Some((_, seen)) = self.look_at(pid)?
-                && let Some(was_idle) = self.round.unmet.remove(&of_any_user(&seen.key))
-                && was_idle
-            {
-                // Its files have no lease any more.
-                self.identify(pid, None, true)?;
-            }
-            if now.elapsed() >= AT_ONCE && !self.round.left.is_empty() {
-                return Ok(());
-            }
-        }
-        let (begun, unmet) = self.round.end(Instant::now());
-        self.round.is_news |= self.programs.end_round(begun, &unmet);
-        self.give_back_leases()
-    }
 }
 
 #[cfg(test)]

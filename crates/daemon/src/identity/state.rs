@@ -674,6 +674,36 @@ impl State {
         // Only now may they write.
     }
 
+    /// Goes on with a round, or begins one if it is time; at its end the leases are given back of
+    /// files that nobody has mapped any longer.
+    ///
+    /// # Errors
+    /// The kernel refuses to look at a process, or to forget who it was.
+    pub(super) fn go_round(&mut self) -> Result<(), weir_bpf::Error> {
+        let now = Instant::now();
+        if !self.round.is_open() {
+            if !self.round.is_due(now) {
+                return Ok(());
+            }
+            self.round.begin(self.programs.of_any_user(), now);
+        }
+        while let Some(pid) = self.round.next() {
+            if let Some((_, seen)) = self.look_at(pid)?
+                && self.round.meet(&seen.key)
+            {
+                // Its files have no lease any more.
+                self.identify(pid, None, true)?;
+            }
+            if self.round.is_for_later(now) {
+                return Ok(());
+            }
+        }
+        let (begun, unmet) = self.round.end(Instant::now());
+        let is_news = self.programs.end_round(begun, &unmet);
+        self.round.note_news(is_news);
+        self.give_back_leases()
+    }
+
     /// Gives the leases back of files that no known program has mapped which somebody runs, and
     /// takes back what was concluded from those that others than root can write to. Of these the
     /// executables at paths that rules name keep theirs: so rules hold from the first packet on.
