@@ -6,6 +6,7 @@
 mod client;
 mod enforced;
 mod opensnitch;
+mod queued;
 mod server;
 mod site;
 mod token_loads;
@@ -78,6 +79,8 @@ enum Through {
     /// Without superpackets at the client's device (GSO), as where segments are signed.
     SingleSegments,
     Conntrack,
+    /// Weir at level `nfqueue`, which the first packet of a connection waits for.
+    Queued,
     Queue(Queueing),
     OpenSnitch,
 }
@@ -204,6 +207,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
+            ("level nfqueue", Through::Queued),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
         ],
@@ -220,6 +224,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
+            ("level nfqueue", Through::Queued),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
         ],
@@ -236,6 +241,7 @@ const LOADS: [Load; 7] = [
             (LEVEL, KNOWN),
             (PUSH, KNOWN_AT_PUSH),
             ("conntrack", Through::Conntrack),
+            ("level nfqueue", Through::Queued),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
         ],
@@ -253,6 +259,7 @@ const LOADS: [Load; 7] = [
             (PUSH, KNOWN_AT_PUSH),
             ("strict, 1000 programs and 100 rules", MANY),
             ("conntrack", Through::Conntrack),
+            ("level nfqueue", Through::Queued),
             ("nfqueue", QUEUE),
             ("opensnitch", Through::OpenSnitch),
         ],
@@ -406,7 +413,10 @@ impl Rows<'_> {
                 match self.site.measure(through[which].1, load, self.to) {
                     Ok(reached) if round > 0 => values[which].push(reached),
                     Ok(_) => {}
-                    Err(why) if matches!(through[which].1, Through::Queue(_)) && round == 0 => {
+                    Err(why)
+                        if matches!(through[which].1, Through::Queue(_) | Through::Queued)
+                            && round == 0 =>
+                    {
                         let name = self.name(through[which].0);
                         eprintln!("{name}: left out: {why:#}");
                         refused.push(which);

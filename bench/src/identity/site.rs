@@ -21,6 +21,7 @@ use super::{
     client::Reached,
     enforced::Enforced,
     opensnitch::{Judging, OpenSnitch},
+    queued::Queued,
     server,
     tokens::Tokens,
 };
@@ -176,6 +177,9 @@ enum Gate<'a> {
         /// Ends after the rules that lead to it.
         _program: Child,
     },
+    Queued {
+        _daemon: Queued,
+    },
     OpenSnitch {
         _judging: Judging,
     },
@@ -205,6 +209,9 @@ impl<'a> Gate<'a> {
                 superpackets(client, 1)?;
                 Ok(Self::SingleSegments { client, segments })
             }
+            Through::Queued => Ok(Self::Queued {
+                _daemon: Queued::start(client)?,
+            }),
             Through::Tokens(_) => bail!("tokens are not loaded"),
             Through::OpenSnitch => {
                 let opensnitch = site.opensnitch.as_ref().context("it was not probed")?;
@@ -251,7 +258,9 @@ impl Drop for Gate<'_> {
             Self::Queue { client, .. } => to_queue(client, "-D"),
             Self::Loaded { tokens, client } => tokens.pause(Some(client)),
             Self::SingleSegments { client, segments } => superpackets(client, *segments),
-            Self::Nothing | Self::Weir { .. } | Self::OpenSnitch { .. } => Ok(()),
+            Self::Nothing | Self::Weir { .. } | Self::Queued { .. } | Self::OpenSnitch { .. } => {
+                Ok(())
+            }
         };
         if let Err(error) = undone {
             eprintln!("{error:#}");
