@@ -123,7 +123,8 @@ mod tests {
         let inode = rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
         let soon = || Instant::now() + Duration::from_secs(60);
         let found = Holders::find(&BTreeSet::from([0, inode]), soon());
-        assert_eq!(found.holding(inode), [std::process::id()]);
+        // A child that another test starts may have a copy until it calls exec.
+        assert!(found.holding(inode).contains(&std::process::id()));
         assert!(found.holding(0).is_empty() && !found.is_cut);
         // A thread with descriptors of its own, of which the process has none.
         let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -146,11 +147,8 @@ mod tests {
         });
         let (is_apart, inode) = told.recv().unwrap();
         let found = Holders::find(&BTreeSet::from([inode]), soon());
-        assert_eq!(
-            found.holding(inode),
-            [std::process::id()],
-            "apart: {is_apart}"
-        );
+        let is_found = found.holding(inode).contains(&std::process::id());
+        assert!(is_found, "apart: {is_apart}");
         drop(go);
         thread.join().unwrap();
         let past = Instant::now();
