@@ -952,6 +952,7 @@ impl QueueLevel {
             programs: self.shown.len(),
             files,
             leases,
+            refused_leases: self.objects.refused(),
             prompt: None,
             cut: self.counts.cut,
             queue_dropped: Some(self.dropped + self.beyond),
