@@ -38,7 +38,7 @@ fn root_a_rule_by_user_group_unit_script_package_object_or_whole_is_added_and_re
     if skipped(&["dpkg"]) {
         return;
     }
-    let Some(host) = TestHost::new("edit", DROPS) else {
+    let Some(host) = TestHost::in_slice("edit", DROPS) else {
         return;
     };
     for address in ["127.0.0.1", "::1"] {
@@ -84,7 +84,7 @@ fn root_a_rule_by_user_group_unit_script_package_object_or_whole_is_added_and_re
         }
     };
     let python = sha256("/usr/bin/python3");
-    let below = format!("/{}/weir-test.service", host.instance);
+    let below = format!("/{}.slice/weir-test.service", host.instance);
     let binary = fs::canonicalize("/usr/bin/python3").unwrap();
     let of_python = binary.file_name().unwrap().to_str().unwrap();
     let of_python = format!("allow-{}", of_python.replace('.', "_"));

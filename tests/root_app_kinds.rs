@@ -197,7 +197,7 @@ fn root_a_unit_is_a_part_of_the_path_of_the_control_group() {
         "{CLOSED}[app.rules.shop]\nverdict = \"allow\"\nexe = \"{}\"\nunit = \"shop-*.service\"\n",
         sha256(PYTHON)
     );
-    let Some(host) = TestHost::new("unit", &rules) else {
+    let Some(host) = TestHost::in_slice("unit", &rules) else {
         return;
     };
     let within = |unit: &str| {

@@ -95,14 +95,18 @@ impl Tool {
     }
 }
 
-/// What is said of the only socket that this is.
+/// What is said of the only socket that this is. One that nobody has accepted yet is told beside
+/// its peer.
 fn why(host: &TestHost, asked: &str) -> Value {
-    let (code, said) = host.host.ask(&["app", "why", asked, "--json"]);
-    let why: Value =
-        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{asked}: {code:?} {said}"));
-    let sockets = why["sockets"].as_array().unwrap();
-    assert_eq!(sockets.len(), 1, "{asked}: {said}");
-    sockets[0].clone()
+    soon("one socket alone", || {
+        let (code, said) = host.host.ask(&["app", "why", asked, "--json"]);
+        let why: Value =
+            serde_json::from_str(&said).unwrap_or_else(|_| panic!("{asked}: {code:?} {said}"));
+        match &why["sockets"].as_array().unwrap()[..] {
+            [socket] => Some(socket.clone()),
+            _ => None,
+        }
+    })
 }
 
 fn is_python(holder: &Value) -> bool {

@@ -65,8 +65,17 @@ impl TestHost {
         Self::with(name, rules, |_| ())
     }
 
+    /// The same, below a slice, as systemd has units.
+    pub fn in_slice(name: &str, rules: &str) -> Option<Self> {
+        Self::start(name, ".slice", rules, |_| ())
+    }
+
     /// The same, after something is done before the daemon starts.
     pub fn with(name: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
+        Self::start(name, "", rules, before)
+    }
+
+    fn start(name: &str, kind: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
         if skipped(&PROGRAMS) {
             return None;
         }
@@ -83,7 +92,7 @@ impl TestHost {
             eprintln!("skipped: control groups of version 2 (probe: /proc/self/mounts)");
             return None;
         };
-        let cgroup = root.join(&instance);
+        let cgroup = root.join(format!("{instance}{kind}"));
         fs::create_dir(&cgroup).unwrap();
         let net = Net::new().unwrap();
         let space = net.namespace("app").unwrap();

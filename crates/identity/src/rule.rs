@@ -224,9 +224,9 @@ impl fmt::Display for CgroupPattern {
 }
 
 /// Divides the path of a control group behind the first service, scope or other unit that has
-/// processes: before it are systemd's own, which are slices. Below it systemd makes no units. Who is
-/// there makes groups as he likes: a user with his own manager (`user@1000.service`), or root in
-/// a container. The same holds below a group that is no slice, such as that of a container which
+/// processes: before it are systemd's own, which are slices. Below it systemd makes no units. Who
+/// is there makes groups as he likes: a user with his own manager (`user@1000.service`), or root
+/// in a container. The same holds below a group that is no slice, such as that of a container which
 /// systemd has not made.
 pub fn split_at_unit(cgroup: &str) -> (&str, &str) {
     let mut end = 0;

@@ -19,7 +19,7 @@ const MAX_COMPARED: u32 = 1 << 24;
 /// A rule that never decides, but for these sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shadow {
-    /// Its number.
+    /// The number of the rule.
     pub rule: usize,
     /// The number of the rule before it that decides.
     pub by: usize,
@@ -31,10 +31,10 @@ pub struct Shadow {
     pub but_raw: bool,
 }
 
-/// What was found of some rules.
+/// The rules of a list that never decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shadowed {
-    /// Those that never decide, in order.
+    /// Rules that never decide, in order.
     pub found: Vec<Shadow>,
     /// So many of the rules were compared with those before them: all, unless they have
     /// too many entries.

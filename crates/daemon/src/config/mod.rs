@@ -138,8 +138,8 @@ impl Config {
         check::check(&Part::all(files), &Host)
     }
 
-    /// The configuration with the pools and reals that commands have added, as far as they can be in
-    /// force beside the files.
+    /// The configuration with the pools and reals that commands have added, as far as they can be
+    /// in force beside the files.
     ///
     /// # Errors
     /// There are mistakes in the files.

@@ -146,7 +146,7 @@ pub struct Objects {
     most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
-    /// Those that were read in part.
+    /// Files that were read in part.
     readings: BTreeMap<FileKey, Begun>,
     until: Option<Instant>,
     /// So long files were read so far.
@@ -857,8 +857,8 @@ mod tests {
         assert_eq!(objects.digest(&remote.path()), Err(NoDigest::Untrusted));
     }
 
-    /// A file that is read in part holds nobody up who wants to write to it, and is begun anew then;
-    /// at the cap the one goes that nobody has asked for longest.
+    /// A file that is read in part holds nobody up who wants to write to it, and is begun anew
+    /// then; at the cap the one goes that nobody has asked for longest.
     #[test]
     fn files_that_were_read_in_part_are_few_and_hold_nobody_up() {
         weir_bpf::lease::ignore_signals();

@@ -349,7 +349,7 @@ impl Pins {
         Some(plan)
     }
 
-    /// What is kept stays.
+    /// A plan by which what is kept stays.
     fn plan_of_kept(&self) -> Plan {
         let table = self.table();
         Plan {

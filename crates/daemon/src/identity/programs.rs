@@ -44,7 +44,7 @@ pub struct Programs {
 /// one ends may be missed by one of them.
 pub const IDLE: u8 = 2;
 
-/// The same program, whoever's it is.
+/// The key of the same program, whoever runs it.
 pub fn of_any_user(key: &Key) -> Key {
     Key { uid: 0, ..*key }
 }

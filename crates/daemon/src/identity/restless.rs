@@ -25,8 +25,8 @@ const ALLOWANCE: Duration = Duration::from_secs(1);
 /// So many users are remembered; of more the one goes who has spent least.
 const MAX_USERS: usize = 256;
 
-/// Whose a process is: that of a user, whatever it has become by setuid. Root's are told apart by
-/// control group, for those in containers are not to hold up the host's.
+/// An owner of processes: the user who has begun them, whatever they have become by setuid.
+/// Root's are told apart by control group, for those in containers are not to hold up the host's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     User(u32),
@@ -34,7 +34,7 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    /// Whose this process is; `None`: it is gone.
+    /// The owner of this process; `None`: it is gone.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let mut lines = status.lines();
@@ -46,7 +46,7 @@ impl Whose {
     }
 }
 
-/// For people.
+/// The words by which an owner is named in alerts.
 impl fmt::Display for Whose {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ impl Spent {
 
 #[derive(Debug)]
 struct Known {
-    /// When it was started: another one may have its number later.
+    /// The time at which the process was started: another one may have its number later.
     started: u64,
     wait: Duration,
     until: Instant,
@@ -185,7 +185,7 @@ impl Restless {
         }
     }
 
-    /// It stood still.
+    /// Forgets a process that has stood still.
     pub(super) fn forget(&mut self, pid: u32) {
         self.by_pid.remove(&pid);
     }

@@ -22,7 +22,7 @@ const AT_ONCE: Duration = Duration::from_millis(20);
 /// A round over all processes.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Those that are left.
+    /// The processes that are left.
     left: Vec<u32>,
     is_open: bool,
     /// When it began, or the last one ended.
@@ -64,7 +64,7 @@ impl Round {
         std::mem::take(&mut self.is_news)
     }
 
-    /// Is it time to begin one?
+    /// Whether a round is to begin.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.hasty > 0 || now.duration_since(self.since) >= PAUSE
     }
