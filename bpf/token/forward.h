@@ -336,7 +336,10 @@ static __always_inline int is_icmp_error(__u8 protocol, __u8 type)
 	return type >= 1 && type <= 4;
 }
 
-/* An ICMP message, at outer->transport. */
+#define ICMP_UNREAD (-1)
+
+/* An ICMP message, at outer->transport. ICMP_UNREAD: it does not say whom it is about;
+ * its caller judges that, for before Linux 6.8 the stack has no room for it here. */
 static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packet *outer,
 				 const struct token_control *control)
 {
@@ -355,11 +358,11 @@ static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packe
 	/* Its receiver may find out what it is about where this does not. */
 	if (read_path(skb, at + 8, &packet, &quoted) || quoted.is_later ||
 	    quoted.next == IPPROTO_AH)
-		return judge_malformed(outer, control);
+		return ICMP_UNREAD;
 	if (quoted.next != IPPROTO_TCP && quoted.next != IPPROTO_UDP)
 		return MATCH;
 	if (bpf_skb_load_bytes(skb, quoted.at, ports, sizeof(ports)))
-		return judge_malformed(outer, control);
+		return ICMP_UNREAD;
 	/* As the flow comes in. `identity` has nothing else here. */
 	__builtin_memcpy(packet.identity, packet.flow.source, 16);
 	__builtin_memcpy(packet.flow.source, packet.flow.dest, 16);
@@ -459,8 +462,11 @@ static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 #endif
 	if (said) {
 		said = judge_other(skb, base, packet, control);
-		if (said == FORWARD_ICMP)
-			return judge_icmp(skb, packet, control);
+		if (said == FORWARD_ICMP) {
+			said = judge_icmp(skb, packet, control);
+			return said == ICMP_UNREAD ? judge_malformed(packet, control)
+						   : said;
+		}
 		if (said != FORWARD_READ)
 			return said;
 	}

@@ -218,7 +218,9 @@ fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
     for rule in &rules {
         lab.iptables(&["-A", "FORWARD"], rule);
     }
-    assert_eq!(lab.client.curl(SERVER[0], PORT), "200");
+    soon("curl to get through", || {
+        (lab.client.curl(SERVER[0], PORT) == "200").then_some(())
+    });
     lab.gateway.weir.end("KILL");
     let told = lab.gateway.weir.done(&["detach"]);
     assert!(told.contains("they match nothing now"), "{told}");
