@@ -2,7 +2,7 @@
 //! compiled into places that fit into the kernel. The digests of files are made up.
 #![no_main]
 
-use std::{net::IpAddr, path::Path};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use libfuzzer_sys::fuzz_target;
 use weir_config::{Document, Part};
@@ -28,6 +28,9 @@ impl Facts for Host {
             0 => Err("no such file".to_owned()),
             length => Ok(Digest([length as u8; 32])),
         }
+    }
+    fn packages(&self) -> Result<BTreeSet<String>, String> {
+        Ok(BTreeSet::from(["curl".to_owned()]))
     }
 }
 
