@@ -215,6 +215,7 @@ impl Room {
 fn open(queue: u16, room: usize) -> anyhow::Result<Queue> {
     let room = weir_netlink::queue::Room {
         packets: MAX_LEN,
+        fails_open: false,
         copied: 0xffff,
         bytes: room,
         // Each segment by itself, as these programs have them.

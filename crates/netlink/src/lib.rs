@@ -19,7 +19,7 @@ mod tests;
 mod write;
 
 pub use read::{Attributes, Message, Messages, Outcome, half, ip, word};
-pub use rewrite_queue::{RewriteQueue, packet_of};
+pub use rewrite_queue::RewriteQueue;
 pub use socket::{DATAGRAM, Protocol, Socket, ask, errno};
 pub use write::{Request, Writer, family};
 

@@ -25,6 +25,7 @@ const CFG_MASK: u16 = 4;
 const CFG_FLAGS: u16 = 5;
 const CMD_BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
+const FLAG_FAIL_OPEN: u32 = 1;
 const FLAG_GSO: u32 = 4;
 
 const ATTR_PACKET_HDR: u16 = 1;
@@ -48,13 +49,16 @@ fn fixed(queue: u16) -> [u8; 4] {
 /// How packets wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// So many wait in the kernel at most; of more each is dropped.
+    /// So many wait in the kernel at most.
     pub packets: u32,
+    /// Of more each passes as it is, and is not dropped.
+    pub fails_open: bool,
     /// So many bytes of each are copied to the program.
     pub copied: u32,
     /// So many bytes of them wait to be read.
     pub bytes: usize,
-    /// Superpackets come as they are, and not segment by segment: nothing is written to them.
+    /// Superpackets (GSO) come as they are, with checksums that are not finished, and not segment
+    /// by segment: nothing is written to them.
     pub whole: bool,
     /// That there was no room is an error of reading (ENOBUFS), and not counted alone.
     pub tells_overflow: bool,
@@ -105,7 +109,15 @@ impl<'a> Packet<'a> {
 
 /// Appends the verdict on one packet, and its mark from then on if one is given.
 pub fn verdict(to: &mut Writer, queue: u16, id: u32, passes: bool, mark: Option<u32>) {
+    let mark = mark.map(u32::to_be_bytes);
+    let mark = mark.as_ref().map(|mark| (ATTR_MARK, &mark[..]));
     put_verdict(to, VERDICT, queue, id, passes, mark);
+}
+
+/// Appends that a packet passes, with these bytes in place of its own if there are some.
+pub fn pass_as(to: &mut Writer, queue: u16, id: u32, bytes: Option<&[u8]>) {
+    let bytes = bytes.map(|bytes| (ATTR_PAYLOAD, bytes));
+    put_verdict(to, VERDICT, queue, id, true, bytes);
 }
 
 /// Appends that all packets of a queue pass up to this one (`NFQNL_MSG_VERDICT_BATCH`).
@@ -113,15 +125,22 @@ pub fn all_pass(to: &mut Writer, queue: u16, last: u32) {
     put_verdict(to, VERDICT_BATCH, queue, last, true, None);
 }
 
-fn put_verdict(to: &mut Writer, kind: u16, queue: u16, id: u32, passes: bool, mark: Option<u32>) {
+fn put_verdict(
+    to: &mut Writer,
+    kind: u16,
+    queue: u16,
+    id: u32,
+    passes: bool,
+    more: Option<(u16, &[u8])>,
+) {
     let mut head = [0; 8];
     let code = if passes { NF_ACCEPT } else { NF_DROP };
     head[..4].copy_from_slice(&code.to_be_bytes());
     head[4..].copy_from_slice(&id.to_be_bytes());
     let begin = to.begin(kind, NLM_F_REQUEST, 0, &fixed(queue));
     to.attribute(ATTR_VERDICT_HDR, &head);
-    if let Some(mark) = mark {
-        to.attribute(ATTR_MARK, &mark.to_be_bytes());
+    if let Some((kind, value)) = more {
+        to.attribute(kind, value);
     }
     to.end(begin);
 }
@@ -134,15 +153,17 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Takes a queue (CAP_NET_ADMIN). Where there is no room in it packets are dropped.
+    /// Takes a queue (CAP_NET_ADMIN).
     ///
     /// # Errors
     /// The kernel lacks queues, or another program has this one (EBUSY, or EPERM).
     pub fn take(number: u16, room: Room) -> io::Result<Self> {
         let socket = Socket::open(Protocol::Netfilter)?;
         let params = [&room.copied.to_be_bytes()[..], &[COPY_PACKET]].concat();
-        let mask = FLAG_GSO.to_be_bytes();
-        let flags = if room.whole { mask } else { [0; 4] };
+        let mask = (FLAG_GSO | FLAG_FAIL_OPEN).to_be_bytes();
+        let whole = if room.whole { FLAG_GSO } else { 0 };
+        let fails_open = if room.fails_open { FLAG_FAIL_OPEN } else { 0 };
+        let flags = (whole | fails_open).to_be_bytes();
         let requests: [&[(u16, &[u8])]; 4] = [
             &[(CFG_CMD, &[CMD_BIND, 0, 0, 2])],
             &[(CFG_QUEUE_MAXLEN, &room.packets.to_be_bytes())],
@@ -238,15 +259,20 @@ mod tests {
         let message = message_for_test(7, 4711, &[0x45, 0, 0, 20]);
         let read = |bytes: &[u8]| {
             let message = Messages::of(bytes).next();
-            message.map(|message| Packet::of(message).map(|found| found.map(|p| (p.queue, p.id))))
+            message.map(|message| {
+                Packet::of(message).map(|found| found.map(|p| (p.queue, p.id, p.bytes.to_vec())))
+            })
         };
-        assert_eq!(read(&message).unwrap().unwrap(), Some((7, 4711)));
+        let expected = Some((7, 4711, vec![0x45, 0, 0, 20]));
+        assert_eq!(read(&message).unwrap().unwrap(), expected);
         for cut in 0..message.len() {
             // Its length is wrong: it is no message.
             assert!(read(&message[..cut]).is_none(), "cut at {cut}");
         }
         let mut short = Request::new(PACKET, 0, &fixed(7)).finish();
         assert!(read(&short).unwrap().is_err(), "no number");
+        let cut = Request::new(PACKET, 0, &fixed(7)).attribute(ATTR_PACKET_HDR, &[1, 2]);
+        assert!(read(&cut.finish()).unwrap().is_err(), "half a number");
         short.truncate(18);
         short[0] = 18;
         assert!(read(&short).unwrap().is_err(), "no queue");
@@ -263,6 +289,21 @@ mod tests {
         assert_eq!(bytes[20..32], [12, 0, 2, 0, 0, 0, 0, 1, 0, 0, 1, 2]);
         assert_eq!(bytes[32..40], [8, 0, 3, 0, 0, 0, 3, 0xe8]);
         assert_eq!(bytes[64..], [0, 0, 0, 0, 0, 0, 1, 3]);
+    }
+
+    #[test]
+    fn a_packet_passes_with_other_bytes_or_as_it_was() {
+        let pass = |id, bytes| {
+            let mut writer = Writer::default();
+            pass_as(&mut writer, 7, id, bytes);
+            writer.into_bytes()
+        };
+        let bytes = pass(0x0102, Some(&[0x45, 9][..]));
+        assert_eq!(bytes[..8], [40, 0, 0, 0, 1, 3, 1, 0]);
+        assert_eq!(bytes[16..20], [0, 0, 0, 7]);
+        assert_eq!(bytes[20..32], [12, 0, 2, 0, 0, 0, 0, 1, 0, 0, 1, 2]);
+        assert_eq!(bytes[32..], [6, 0, 10, 0, 0x45, 9, 0, 0]);
+        assert_eq!(pass(1, None).len(), 32);
     }
 
     #[test]

@@ -60,6 +60,7 @@ const NUMBERS: usize = 16;
 /// So many packets wait in a queue; of more each is dropped.
 const ROOM: Room = Room {
     packets: 1024,
+    fails_open: false,
     copied: 256,
     bytes: 4 << 20,
     whole: true,
