@@ -428,6 +428,7 @@ fn root_keys_change_while_many_connections_begin() {
     let asked: u64 = words[1].parse().unwrap();
     assert_eq!(words[0], "0", "{said}: {}", server.token());
     assert!(asked > 200, "{said}");
-    assert!(server.outcome("valid") >= valid + asked / 2);
+    let counted = server.outcome("valid") - valid;
+    assert!(counted >= asked, "{counted} of {asked}: {}", server.token());
     assert_eq!(server.outcome("unknown-key"), 0);
 }

@@ -778,7 +778,16 @@ impl Tokens {
 
     /// What one requirement of the policy in force has counted.
     pub fn outcomes(&self, requirement: usize) -> Result<OutcomeCounts> {
-        let second = self.control()?.generation & 1 == 1;
+        self.outcomes_of(requirement, self.control()?.generation)
+    }
+
+    /// What one requirement of the policy before that in force counted until it was replaced.
+    pub fn replaced_outcomes(&self, requirement: usize) -> Result<OutcomeCounts> {
+        self.outcomes_of(requirement, self.control()?.generation.wrapping_sub(1))
+    }
+
+    fn outcomes_of(&self, requirement: usize, generation: u32) -> Result<OutcomeCounts> {
+        let second = generation & 1 == 1;
         let slot = requirement as u32
             + match second {
                 true => abi::TOKEN_REQUIREMENTS,

@@ -399,10 +399,6 @@ impl Tokens {
             true => self.apps.identity(),
             false => None,
         };
-        let before = match &*state {
-            Some(state) => state.all_outcomes()?,
-            None => BTreeMap::new(),
-        };
         let (kernel, loaded) = kernel::Tokens::load(
             &self.place.root,
             &self.place.instance,
@@ -415,6 +411,11 @@ impl Tokens {
             Scope::Payload => kernel::network_namespace()?,
         };
         kernel.put_policy(&policy_of(config, &conduits, &secrets, observe, netns))?;
+        // Those of before counted until here, however long it took to load the programs.
+        let before = match &*state {
+            Some(state) => state.sum_outcomes(|number| kernel.replaced_outcomes(number))?,
+            None => BTreeMap::new(),
+        };
         // What can fail comes before the state of before goes.
         let signer_at = |is_wanted, kind| match is_wanted {
             true => loaded.signer_at_interfaces(kind),
@@ -718,9 +719,17 @@ impl State {
 
     /// What each requirement has counted, those of before counted in.
     fn all_outcomes(&self) -> Result<BTreeMap<String, OutcomeCounts>, weir_bpf::Error> {
+        self.sum_outcomes(|number| self.kernel.outcomes(number))
+    }
+
+    /// What each requirement has counted before, and these counts by its number.
+    fn sum_outcomes(
+        &self,
+        counts: impl Fn(usize) -> Result<OutcomeCounts, weir_bpf::Error>,
+    ) -> Result<BTreeMap<String, OutcomeCounts>, weir_bpf::Error> {
         let mut all = self.before.clone();
         for (number, requirement) in self.config.requirements.iter().enumerate() {
-            let now = self.kernel.outcomes(number)?;
+            let now = counts(number)?;
             let of = all.entry(requirement.name.clone()).or_default();
             of.iter_mut().zip(now).for_each(|(sum, now)| *sum += now);
         }
