@@ -36,13 +36,16 @@ impl Host {
             &["192.0.2.100/24", "2001:db8::100/64"],
         );
         let veth = net.veth(&real, "eth0", &peer, "eth0", opts.unwrap());
-        Self {
+        let host = Self {
             dir: tempfile::tempdir().unwrap(),
             real,
             peer,
             _veth: veth.unwrap(),
             _net: net,
-        }
+        };
+        // Of a namespace that ended, and had the same number.
+        let _ = fs::remove_dir_all(host.pins());
+        host
     }
 
     fn record(&self) -> PathBuf {
@@ -88,10 +91,12 @@ impl Host {
 
     /// Is a program pinned that takes packets out of tunnels?
     fn takes_out(&self) -> bool {
+        self.pins().join("link").exists()
+    }
+
+    fn pins(&self) -> PathBuf {
         let namespace = fs::metadata(self.real.path()).unwrap().ino();
-        Path::new("/sys/fs/bpf/weir-real-side")
-            .join(format!("{namespace}-eth0/link"))
-            .exists()
+        Path::new("/sys/fs/bpf/weir-real-side").join(format!("{namespace}-eth0"))
     }
 
     /// Does its peer find the address on the wire?
@@ -394,4 +399,28 @@ fn root_balancers_are_taken_by_name() {
             .refused(&[&format!("this host has no {family} address of its own yet")]);
     }
     host.ask(&typed(&[])).refused(&["of its own yet"]);
+}
+
+/// A namespace that ended with the program attached leaves pins, and its number goes to the next
+/// one: whoever attaches removes them.
+#[test]
+fn root_pins_of_namespaces_that_ended_are_removed() {
+    if skipped(&[]) {
+        return;
+    }
+    let ended = Host::new();
+    let attached = [&VIP[..], &["--decap", "gue", "--interface", "eth0"]].concat();
+    ended.ask(&attached).done();
+    let pins = ended.pins();
+    let host = Host::new();
+    host.ask(&attached).done();
+    assert!(pins.exists() && host.pins().exists());
+    drop(ended);
+    soon("the pins to be removed", || {
+        host.ask(&["--undo"]).done();
+        host.ask(&attached).done();
+        (!pins.exists()).then_some(())
+    });
+    host.ask(&["--undo"]).done();
+    assert!(!host.takes_out());
 }

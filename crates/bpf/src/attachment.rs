@@ -237,6 +237,13 @@ impl Link {
         }
     }
 
+    /// Whether the interface of a BPF link is gone, in whichever network namespace it was; of a
+    /// filter this is not known.
+    pub fn has_ended(&self) -> bool {
+        let is_link = matches!(self.kind, AttachmentKind::Bpf(_));
+        is_link && matches!(self.target(), Ok((0, _)))
+    }
+
     /// The priority of a tc filter, 1 when no other kind comes before it; `None` for other
     /// links.
     pub fn priority(&self) -> Option<u32> {

@@ -154,6 +154,17 @@ fn counts_of(counters: &MapHandle) -> Result<DecapCounts> {
     })
 }
 
+/// Removes the pins of interfaces that are gone. Nobody takes back what was made in a network
+/// namespace that ended, and the next one may have its number.
+fn remove_ended(root: &Path) {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    for dir in entries.map(|entry| entry.path()) {
+        if Link::open(&dir.join("link")).is_ok_and(|link| link.has_ended()) {
+            let _ = pins::remove_tree(&dir);
+        }
+    }
+}
+
 /// The attachment of the program to one interface, by its pins.
 pub struct Attachment {
     dir: PathBuf,
@@ -197,6 +208,7 @@ impl Attachment {
         let root = Path::new(DEFAULT_ROOT);
         pins::require_bpffs(root.parent().unwrap_or(root))?;
         pins::make_ours(root)?;
+        remove_ended(root);
         pins::make_ours(&self.dir)?;
         let counters = MapHandle::from_pinned_path(self.counters()).ok();
         let decap = Decap::load_over(config, counters.as_ref())?;
