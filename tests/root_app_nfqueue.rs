@@ -11,6 +11,7 @@ mod plain;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
 };
@@ -625,6 +626,16 @@ fn root_rules_of_others_stay_as_they_are() {
             .then_some(())
     });
     add("iptables", "-t mangle -A OUTPUT -j other");
+    // Or puts one before ours.
+    add("iptables", "-t mangle -I OUTPUT -j ACCEPT");
+    soon("the jump to be first again", || {
+        let words = ["-t", "mangle", "-S", "OUTPUT", "1"];
+        let first = host.space.output("iptables", &words).unwrap();
+        let first = String::from_utf8_lossy(&first.stdout).into_owned();
+        first.contains("weir: programs").then_some(())
+    });
+    assert!(host.host.alerts().contains("app:queue"));
+    add("iptables", "-t mangle -D OUTPUT -j ACCEPT");
     // Without the table, and by detach behind a killed daemon.
     host.host
         .configure_only(&format!("instance = \"{}\"\n", host.instance));
@@ -656,6 +667,33 @@ fn root_more_than_can_wait_is_dropped_and_told() {
     // Nothing of it went out, and there is room again.
     assert_eq!(host.curl(PEER[0]), "200");
     denied(&host.tries(PYTHON, "udp", PEER[0], "2"), "udp");
+}
+
+/// Where nothing can be denied, what finds no room passes.
+#[test]
+fn root_nothing_is_dropped_where_rules_only_log() {
+    let rules =
+        "default = \"allow\"\n[app.rules.seen]\nverdict = \"log\"\npath = \"/usr/bin/curl\"\n";
+    let Some(host) = QueueHost::started("logs", rules) else {
+        return;
+    };
+    host.host.signal("STOP");
+    let flood = "import socket\nfor n in range(60):\n s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n for m in range(50): s.sendto(b'x', ('192.0.2.2', 9))";
+    host.space.run(PYTHON, &["-c", flood]).unwrap();
+    host.host.signal("CONT");
+    let sent = || {
+        let text = host.space.output("cat", &["/proc/net/dev"]).unwrap();
+        let text = String::from_utf8_lossy(&text.stdout).into_owned();
+        let line = text
+            .lines()
+            .find(|line| line.trim().starts_with("eth0"))
+            .unwrap();
+        let sent: u64 = line.split_whitespace().nth(10).unwrap().parse().unwrap();
+        sent
+    };
+    soon("all datagrams to leave", || (sent() >= 3000).then_some(()));
+    let list = host.host.json(&["app", "list"]);
+    assert_eq!(list["queue_dropped"], 0, "{list}");
 }
 
 #[test]
@@ -708,6 +746,32 @@ fn root_what_it_cannot_judge_is_refused_by_name() {
         assert!(said.contains(says), "{code:?} {said}");
     }
     assert!(!host.firewall().contains("weir_"), "nothing is left");
+}
+
+/// The rules of IPv4 are there when those of IPv6 turn out not to be had: they go again.
+#[test]
+fn root_a_start_that_is_refused_leaves_nothing_that_waits() {
+    let Some(mut host) = QueueHost::new("refuses") else {
+        return;
+    };
+    let before = host.firewall();
+    let bin = host.host.path("bin");
+    let path = format!("PATH={}:{}", bin.display(), std::env::var("PATH").unwrap());
+    host.host.under.splice(0..0, ["env".to_owned(), path]);
+    host.configure(&only(&[("python", PYTHON)]));
+    for fails in ["save", "restore"] {
+        let _ = fs::remove_dir_all(&bin);
+        fs::create_dir(&bin).unwrap();
+        for variant in ["", "-nft", "-legacy"] {
+            let program = bin.join(format!("ip6tables{variant}-{fails}"));
+            fs::write(&program, "#!/bin/sh\nexit 1\n").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let said = host.host.refuses_to_start();
+        assert!(said.contains("ip6tables"), "{said}");
+        assert_eq!(host.firewall(), before, "{fails}");
+        assert_eq!(host.curl(PEER[0]), "200", "{fails}");
+    }
 }
 
 #[test]

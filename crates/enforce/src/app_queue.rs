@@ -66,17 +66,29 @@ fn chain(family: usize, number: usize, queues: &Queues) -> Vec<String> {
         0 => (MARK_OUT, MARK_IN),
         _ => (MARK_IN, MARK_OUT),
     };
-    let mut rules = vec![marked(begun, "ORIGINAL")];
+    let bypass = if queues.bypass { " --queue-bypass" } else { "" };
+    let wait = |queue: u16| format!("-j NFQUEUE --queue-num {queue}{bypass}");
+    let inward = queues.inward.filter(|_| number == 1);
+    let icmp = ["icmp", "ipv6-icmp"][family];
+    // A connection that another one has announced (FTP and its like) begins with that one's
+    // mark.
+    let mut rules = match inward {
+        Some(queue) => ["tcp", "udp"]
+            .map(|of| format!("-p {of} -m conntrack --ctstate RELATED {}", wait(queue)))
+            .to_vec(),
+        None => vec![format!(
+            "! -p {icmp} -m conntrack --ctstate RELATED {}",
+            wait(queues.outward)
+        )],
+    };
+    rules.push(marked(begun, "ORIGINAL"));
     match queues.inward {
         Some(_) => rules.push(marked(answered, "REPLY")),
         None => rules.push("-m conntrack --ctdir REPLY -j RETURN".to_owned()),
     }
-    let bypass = if queues.bypass { " --queue-bypass" } else { "" };
-    let wait = |queue: u16| format!("-j NFQUEUE --queue-num {queue}{bypass}");
-    let Some(inward) = queues.inward.filter(|_| number == 1) else {
+    let Some(inward) = inward else {
         // What the kernel says by itself: answers to echo requests and errors, neighbours,
         // groups.
-        let icmp = ["icmp", "ipv6-icmp"][family];
         rules.push(format!("-p {icmp} -m conntrack --ctdir REPLY -j RETURN"));
         rules.push(format!(
             "-p {icmp} -m conntrack --ctstate RELATED -j RETURN"
@@ -117,13 +129,25 @@ fn write(family: usize, base: &str, saved: &str, queues: &Queues, made: &[bool; 
     for number in 0..CHAINS.len() {
         let jump = jump(number, base);
         let is_there = saved.lines().any(|line| line == format!("-A {jump}"));
-        match (number == 0 || queues.inward.is_some(), is_there) {
-            (true, false) => _ = writeln!(text, "-I {jump}"),
-            (false, true) => _ = writeln!(text, "-D {jump}"),
-            _ => (),
+        let is_wanted = number == 0 || queues.inward.is_some();
+        if is_wanted && is_first(saved, number, &jump) {
+            continue;
+        }
+        if is_there {
+            let _ = writeln!(text, "-D {jump}");
+        }
+        if is_wanted {
+            let _ = writeln!(text, "-I {jump}");
         }
     }
     text + "COMMIT\n"
+}
+
+/// Does nothing come before our jump, that could let packets pass?
+fn is_first(saved: &str, number: usize, jump: &str) -> bool {
+    let begin = format!("-A {} ", CHAINS[number]);
+    let first = saved.lines().find(|line| line.starts_with(&begin));
+    first.is_some_and(|line| line.strip_prefix("-A ") == Some(jump))
 }
 
 fn made_comment(number: usize) -> String {
@@ -203,9 +227,10 @@ pub fn put(instance: &str, queues: &Queues) -> Result<String, Error> {
 }
 
 fn put_by(variant: &str, base: &str, queues: &Queues) -> Result<(), Error> {
-    for family in [0, 1] {
-        let program = format!("{}{variant}", FAMILIES[family]);
-        let what = format!("{program}: cannot list the table {TABLE}");
+    let mut tables = Vec::new();
+    // Nothing is written before both families have said what there is.
+    for (family, name) in FAMILIES.into_iter().enumerate() {
+        let what = format!("{name}{variant}: cannot list the table {TABLE}");
         let saved = save(family, variant).map_err(failed(what))?;
         if let Some(other) = other_instance(&saved, base) {
             return Err(Error::Busy(format!(
@@ -213,21 +238,29 @@ fn put_by(variant: &str, base: &str, queues: &Queues) -> Result<(), Error> {
             )));
         }
         let has_ours = saved.contains(&format!(":{base}{MADE} "));
+        tables.push((saved, has_ours));
+    }
+    for (family, (saved, has_ours)) in tables.iter().enumerate() {
         let made = match has_ours {
-            true => was_made(&saved, base),
+            true => was_made(saved, base),
             false => {
                 let [output, input] =
                     CHAINS.map(|chain| iptables::are_there(family, [TABLE, chain]));
                 [!output[1], !input[1], !output[0]]
             }
         };
-        let text = write(family, base, &saved, queues, &made);
-        let what = format!("{program}: cannot write the table {TABLE}");
+        let text = write(family, base, saved, queues, &made);
         if let Err(error) = restore(family, variant, &text) {
             // What the other family has by now goes again, if it is new.
-            if !has_ours && family == 1 {
-                let _ = detach_by(variant, 0, base);
+            for (before, (_, had_ours)) in tables.iter().enumerate().take(family) {
+                if !had_ours {
+                    let _ = detach_by(variant, before, base);
+                }
             }
+            let what = format!(
+                "{}{variant}: cannot write the table {TABLE}",
+                FAMILIES[family]
+            );
             return Err(failed(what)(error));
         }
     }
@@ -319,9 +352,8 @@ fn has_all(saved: &str, base: &str, family: usize, queues: &Queues) -> bool {
     sides.into_iter().all(|number| {
         let begin = format!("-A {base}{} ", OURS[number]);
         let rules = saved.lines().filter(|line| line.starts_with(&begin));
-        let jump = format!("-A {}", jump(number, base));
         rules.count() == chain(family, number, queues).len()
-            && saved.lines().any(|line| line == jump)
+            && is_first(saved, number, &jump(number, base))
     })
 }
 
@@ -349,6 +381,8 @@ mod tests {
     fn what_was_judged_waits_no_more_in_either_direction() {
         let text = write(0, "weir_x", "", &QUEUES, &[false; 3]);
         for rule in [
+            "-A weir_x.app-out ! -p icmp -m conntrack --ctstate RELATED -j NFQUEUE --queue-num 7",
+            "-A weir_x.app-in -p tcp -m conntrack --ctstate RELATED -j NFQUEUE --queue-num 8",
             "-A weir_x.app-out -m connmark --mark 0x10000000/0x10000000 -m conntrack --ctdir ORIGINAL -j RETURN",
             "-A weir_x.app-out -m connmark --mark 0x20000000/0x20000000 -m conntrack --ctdir REPLY -j RETURN",
             "-A weir_x.app-out -j NFQUEUE --queue-num 7",
@@ -374,6 +408,12 @@ mod tests {
         assert!(has_all(&jump, "weir_x", 1, &only_out));
         assert!(!has_all(&text, "weir_x", 1, &only_out), "no jump");
         assert!(!has_all(&jump, "weir_x", 1, &QUEUES));
+        // Behind a rule of somebody else's it goes before that one again.
+        let behind = jump.replace("-A OUTPUT", "-A OUTPUT -j ACCEPT\n-A OUTPUT");
+        assert!(!has_all(&behind, "weir_x", 1, &only_out));
+        let text = write(1, "weir_x", &behind, &only_out, &[false; 3]);
+        assert!(text.contains("-D OUTPUT -m comment") && text.contains("-I OUTPUT -m comment"));
+        assert!(!write(1, "weir_x", &jump, &only_out, &[false; 3]).contains(" OUTPUT"));
     }
 
     #[test]

@@ -185,6 +185,21 @@ impl Queue {
         Ok(Self { socket, number })
     }
 
+    /// Says what becomes of packets for which there is no room from now on: they pass, or are
+    /// dropped.
+    ///
+    /// # Errors
+    /// The request cannot be sent. What the kernel says to it comes as packets do.
+    pub fn set_fail_open(&self, fails_open: bool) -> io::Result<()> {
+        let flags = if fails_open { FLAG_FAIL_OPEN } else { 0 };
+        let mut request = Writer::default();
+        let begin = request.begin(CONFIG, NLM_F_REQUEST, 0, &fixed(self.number));
+        request.attribute(CFG_FLAGS, &flags.to_be_bytes());
+        request.attribute(CFG_MASK, &FLAG_FAIL_OPEN.to_be_bytes());
+        request.end(begin);
+        self.send(&request)
+    }
+
     /// The number of the queue.
     pub fn number(&self) -> u16 {
         self.number

@@ -57,7 +57,7 @@ use sockets::{Owners, Sockets};
 /// The first numbers that are tried for the two queues.
 const FIRST: u16 = 5370;
 const NUMBERS: usize = 16;
-/// So many packets wait in a queue; of more each is dropped.
+/// So many packets wait in a queue; of more each is dropped, unless the policy denies nothing.
 const ROOM: Room = Room {
     packets: 1024,
     fails_open: false,
@@ -68,7 +68,7 @@ const ROOM: Room = Room {
 };
 /// Packets that share one look.
 const BATCH: usize = 64;
-/// Packets that are judged in a second; of more each is dropped.
+/// Packets that are judged in a second; of more each is dropped, unless the policy denies nothing.
 const MOST: u32 = 20_000;
 /// A look at who holds sockets takes so long at most: who is not found by then is not known.
 const LOOK: Duration = Duration::from_millis(500);
@@ -312,7 +312,17 @@ impl QueueLevel {
         };
         level.containers.ask_at(&config.container_sockets);
         level.read_running();
-        let program = level.come_into_force()?;
+        // What a daemon before has left denies, and goes on denying.
+        let was_there = app_queue::is_there(instance);
+        let program = match level.come_into_force() {
+            Ok(program) => program,
+            Err(error) => {
+                if !was_there {
+                    let _ = app_queue::detach(instance);
+                }
+                return Err(error);
+            }
+        };
         tracing::info!(
             "[app]: level nfqueue by {program}, queues {} and {}, {} rules, {} programs read in {} ms",
             level.waiting.outward.number(),
@@ -340,8 +350,11 @@ impl QueueLevel {
             std::mem::replace(&mut self.policy, policy),
             std::mem::replace(&mut self.observe, observe),
         );
+        let queues = self.queues;
         if let Err(error) = self.come_into_force() {
             (self.policy, self.observe) = before;
+            self.queues = queues;
+            let _ = app_queue::put(&self.instance, &queues).map(|_| self.follow_bypass());
             return Err(error);
         }
         self.config = config.clone();
@@ -368,7 +381,18 @@ impl QueueLevel {
         let program = app_queue::put(&self.instance, &self.queues)
             .map_err(|error| AppError::Queue(error.to_string()))?;
         self.unmark()?;
+        self.follow_bypass();
         Ok(program)
+    }
+
+    /// Packets for which there is no room pass where nothing can be denied.
+    fn follow_bypass(&mut self) {
+        for queue in [&self.waiting.outward, &self.waiting.inward] {
+            if let Err(error) = queue.set_fail_open(self.queues.bypass) {
+                let what = format!("a queue cannot be told what to do with an overflow: {error}");
+                self.trouble = Some((Instant::now(), what));
+            }
+        }
     }
 
     fn unmark(&mut self) -> Result<(), AppError> {
@@ -534,7 +558,7 @@ impl QueueLevel {
                 self.beyond += u64::from(is_beyond);
                 // What is cut, or no IP, is nobody's who could be asked about.
                 let Some(asked) = asked.filter(|_| !is_beyond) else {
-                    give(is_sent, id, self.observe);
+                    give(is_sent, id, self.queues.bypass);
                     continue;
                 };
                 if self.has_just_passed(is_sent, &asked) {
@@ -834,7 +858,14 @@ impl QueueLevel {
             }
         }
         all.retain(|one| one.peer.port() != 0 && one.inode != 0 && one.state != SYN_SENT);
-        all.truncate(MAX_CONNECTIONS);
+        if all.len() > MAX_CONNECTIONS {
+            let what = format!(
+                "{} connections are open, and only {MAX_CONNECTIONS} of them are ended where rules do not allow them any more",
+                all.len()
+            );
+            self.trouble = Some((Instant::now(), what));
+            all.truncate(MAX_CONNECTIONS);
+        }
         // Of flows that were never allowed the kernel knows none: they go on to be dropped.
         all.retain(|one| {
             let known = || self.conntrack.has_begun(&tuple_of(one));
@@ -1088,10 +1119,12 @@ impl Apps {
             queue.swept = Instant::now();
             events.extend(queue.cut_revoked());
             // Others may have taken our rules away with theirs.
-            if !app_queue::is_whole(&queue.instance, &queue.queues)
-                && let Err(error) = app_queue::put(&queue.instance, &queue.queues)
-            {
-                queue.trouble = Some((Instant::now(), format!("no packet waits: {error}")));
+            if !app_queue::is_whole(&queue.instance, &queue.queues) {
+                let what = match app_queue::put(&queue.instance, &queue.queues) {
+                    Ok(_) => "somebody had taken away or moved the rules by which packets wait, which are put again: what began meanwhile was not judged".to_owned(),
+                    Err(error) => format!("no packet waits: {error}"),
+                };
+                queue.trouble = Some((Instant::now(), what));
             }
         }
         self.alert_queue(queue);
