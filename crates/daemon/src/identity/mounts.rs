@@ -15,14 +15,21 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_identity::hash::is_mutable_type;
 
-/// Bytes of a list of mounts that are read: some ten thousand.
+/// Bytes of a list of mounts that are read, some ten thousand mounts: any user may have such a
+/// list who has a user namespace.
 const MAX_LIST: u64 = 4 << 20;
+/// The same of the daemon's own namespace, where nobody mounts but root.
+const MAX_OWN_LIST: u64 = 64 << 20;
 
 /// The mounts of a process that others hold (proc_pid_mountinfo(5)).
 #[derive(Debug, Default)]
 pub struct RemoteMounts {
     /// Devices of these file systems: major and minor number.
     devices: BTreeSet<(u32, u32)>,
+    /// Devices of the others.
+    local: BTreeSet<(u32, u32)>,
+    /// There may be more than were read: what is not known to be here counts as held by others.
+    is_cut: bool,
     /// Where each is mounted, and where others are: the longest one holds a path.
     points: Vec<(PathBuf, bool)>,
     /// The overlays, by the number of the mount: the device of each.
@@ -43,14 +50,21 @@ impl RemoteMounts {
             return mounts.clone();
         }
         let Ok(list) = File::open("/proc/self/mountinfo") else {
-            return Arc::default();
+            return Self::unread();
         };
-        let mounts = Arc::new(Self::read(&list, true));
+        let mounts = Arc::new(Self::read(&list, true, MAX_OWN_LIST));
         *here = Some((list, mounts.clone()));
         mounts
     }
 
-    /// The mounts of a process's mount namespace; none, if it is gone.
+    fn unread() -> Arc<Self> {
+        Arc::new(Self {
+            is_cut: true,
+            ..Self::default()
+        })
+    }
+
+    /// The mounts of a process's mount namespace; none is known, if it is gone.
     pub fn of(pid: u32) -> Arc<Self> {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let of_process = namespace(&pid.to_string());
@@ -61,17 +75,24 @@ impl RemoteMounts {
         let users = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
         let is_by_root = users(&pid.to_string()).is_some_and(|of| users("self") == Some(of));
         let list = File::open(format!("/proc/{pid}/mountinfo"));
-        let read = |list| Arc::new(Self::read(&list, is_by_root));
-        list.map_or_else(|_| Arc::default(), read)
+        let read = |list| Arc::new(Self::read(&list, is_by_root, MAX_LIST));
+        list.map_or_else(|_| Self::unread(), read)
     }
 
-    fn read(list: &File, is_by_root: bool) -> Self {
+    fn read(list: impl Read, is_by_root: bool, at_most: u64) -> Self {
         let mut text = Vec::new();
         // What came before an error holds.
-        let _ = list.take(MAX_LIST).read_to_end(&mut text);
+        let read = list.take(at_most).read_to_end(&mut text);
+        let is_cut = read.map_or(true, |bytes| bytes as u64 == at_most);
+        if is_cut {
+            // A line that is torn says nothing.
+            let whole = text.iter().rposition(|byte| *byte == b'\n');
+            text.truncate(whole.map_or(0, |end| end + 1));
+        }
         let mounts = Self::parse(&text);
         Self {
             is_by_root,
+            is_cut,
             ..mounts
         }
     }
@@ -97,8 +118,11 @@ impl RemoteMounts {
                 PathBuf::from(OsStr::from_bytes(&unescaped(point))),
                 is_remote,
             ));
-            if is_remote && let Some(device) = numbers(device, 10) {
-                mounts.devices.insert(device);
+            if let Some(device) = numbers(device, 10) {
+                match is_remote {
+                    true => mounts.devices.insert(device),
+                    false => mounts.local.insert(device),
+                };
             }
         }
         if mounts.devices.is_empty() {
@@ -110,7 +134,9 @@ impl RemoteMounts {
     /// Does the file of a line in a list of mappings lie there? `device`: as it is written there,
     /// such as `00:2d`.
     pub fn hold_device(&self, device: &[u8]) -> bool {
-        numbers(device, 16).is_some_and(|device| self.devices.contains(&device))
+        numbers(device, 16).is_some_and(|device| {
+            self.devices.contains(&device) || self.is_cut && !self.local.contains(&device)
+        })
     }
 
     /// Has a file of an overlay what root has put there? Whoever has a user namespace mounts an
@@ -138,7 +164,7 @@ impl RemoteMounts {
             .iter()
             .filter(|(point, _)| path.starts_with(point));
         let longest = above.max_by_key(|(point, _)| point.as_os_str().len());
-        longest.is_some_and(|(_, is_remote)| *is_remote)
+        self.is_cut || longest.is_some_and(|(_, is_remote)| *is_remote)
     }
 }
 
@@ -215,6 +241,21 @@ mod tests {
             51 50 0:62 / /x rw - tmpfs tmpfs rw\n";
         let layers = RemoteMounts::parse(layers);
         assert_eq!(layers.overlays, BTreeMap::from([(50, (0, 61))]));
+        // Cut in the line of /mnt: what is behind it may be anywhere.
+        let at_most = list.len() as u64 - 40;
+        let cut = RemoteMounts::read(&list[..], true, at_most);
+        for (device, is) in [
+            ("00:2d", true),
+            ("00:2e", false),
+            ("fe:00", false),
+            ("00:2f", true),
+            ("00:99", true),
+        ] {
+            assert_eq!(cut.hold_device(device.as_bytes()), is, "{device}");
+        }
+        assert!(cut.hold_path(Path::new("/usr/bin/curl")));
+        assert!(!RemoteMounts::read(&list[..], true, list.len() as u64 + 1).is_cut);
+        assert!(RemoteMounts::of(u32::MAX).hold_device(b"fe:00"), "nobody's");
         let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n");
         assert!(!local.hold_path(Path::new("/")));
     }
