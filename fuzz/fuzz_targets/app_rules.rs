@@ -23,10 +23,11 @@ impl Facts for Host {
     fn user(&self, name: &str) -> Option<u32> {
         name.len().is_multiple_of(2).then_some(33)
     }
-    fn digest(&self, path: &Path) -> Result<Digest, String> {
-        match path.as_os_str().len() % 3 {
-            0 => Err("no such file".to_owned()),
-            length => Ok(Digest([length as u8; 32])),
+    fn digest(&self, path: &Path) -> Result<Option<Digest>, String> {
+        match path.as_os_str().len() % 4 {
+            0 => Err("no SHA-256".to_owned()),
+            1 => Ok(None),
+            length => Ok(Some(Digest([length as u8; 32]))),
         }
     }
     fn packages(&self) -> Result<BTreeSet<String>, String> {

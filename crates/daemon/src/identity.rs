@@ -60,7 +60,7 @@ use weir_bpf::{
 use weir_core::{Prefix, geo::GeoTable};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 use weir_identity::{
-    Level, MAX_RULES, Rule, Upgrades,
+    Digest, Level, MAX_RULES, Rule, Upgrades,
     policy::{Policy, Resolve},
 };
 
@@ -153,6 +153,27 @@ const GROUP: GroupTable = GroupTable {
     meanwhile: "no program is judged",
 };
 const ABOUT_QUEUE: &str = "app:queue";
+/// What only the kernel's programs and tables give cause to: at level `nfqueue` nobody would
+/// look whether it is over.
+const OF_THE_KERNEL: [&str; 10] = [
+    ABOUT_EVENTS,
+    ABOUT_LEASES,
+    ABOUT_ROOM,
+    ABOUT_CONTAINERS,
+    ABOUT_CUT,
+    ABOUT_QUESTIONS,
+    ABOUT_UNTOLD,
+    ABOUT_REFUSED,
+    ABOUT_GROUP,
+    ABOUT_RESTLESS,
+];
+const OF_EACH_LEVEL: [&str; 5] = [
+    ABOUT_RULES,
+    ABOUT_FILES,
+    ABOUT_REPLACED,
+    ABOUT_PINS,
+    ABOUT_NAMES,
+];
 
 /// So long names of rules are waited for before the rules come into force: until there is an
 /// answer they hold for nobody.
@@ -455,6 +476,9 @@ impl Apps {
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
             }
+            for about in OF_THE_KERNEL {
+                self.alerts.clear(about);
+            }
             self.keep(plan);
             self.tell_untaken();
             return Ok(());
@@ -475,26 +499,10 @@ impl Apps {
             {
                 kernel::detach(&self.place.root, &self.place.instance)?;
             }
-            for about in [
-                ABOUT_RULES,
-                ABOUT_EVENTS,
-                ABOUT_FILES,
-                ABOUT_LEASES,
-                ABOUT_ROOM,
-                ABOUT_REPLACED,
-                ABOUT_PINS,
-                ABOUT_CONTAINERS,
-                ABOUT_NAMES,
-                ABOUT_CUT,
-                ABOUT_QUESTIONS,
-                ABOUT_UNTOLD,
-                ABOUT_REFUSED,
-                ABOUT_GROUP,
-                ABOUT_RESTLESS,
-                ABOUT_QUEUE,
-            ] {
+            for about in OF_THE_KERNEL.into_iter().chain(OF_EACH_LEVEL) {
                 self.alerts.clear(about);
             }
+            self.alerts.clear(ABOUT_QUEUE);
             return Ok(());
         };
         let Some(Judge::Kernel(level)) = judge else {
@@ -760,6 +768,15 @@ impl Apps {
             Some(is) => format!("its SHA-256 is {is}"),
             None => "it has no SHA-256 that counts".to_owned(),
         };
+        if first.was == Digest::NONE {
+            let (path, rule) = (first.path.display(), &first.rule);
+            let what = format!(
+                "{path} is there by now, and [app.rules.{rule}] is not about it before weir is reloaded: {is}; {}{more}",
+                first.record.words()
+            );
+            self.alerts.raise(ABOUT_REPLACED, what);
+            return;
+        }
         self.alerts.raise(
             ABOUT_REPLACED,
             format!(

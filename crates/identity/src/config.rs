@@ -237,8 +237,8 @@ pub use crate::rule::AppConfig;
 pub trait Facts {
     /// The number of the user of this name.
     fn user(&self, name: &str) -> Option<u32>;
-    /// The digest of a file as it is now, or why there is none.
-    fn digest(&self, path: &Path) -> Result<Digest, String>;
+    /// The digest of a file as it is now, or why there is none; `None`: there is no such file.
+    fn digest(&self, path: &Path) -> Result<Option<Digest>, String>;
     /// Why no process ever has the file at this path as its executable, and what to write
     /// instead; `None`: one may.
     fn never_runs(&self, path: &Path) -> Option<String>;
@@ -325,6 +325,13 @@ pub fn read(
             continue;
         };
         for pinned in rule.pinned() {
+            if pinned.digest == Digest::NONE {
+                let path = pinned.path.display();
+                warnings.push(format!(
+                    "{place_of_path}: path in [app.rules.{name}] has \"{path}\", and there is no such file: the rule is not about it before weir is reloaded when there is"
+                ));
+                continue;
+            }
             if let Some(why) = facts.never_runs(&pinned.path) {
                 let path = pinned.path.display();
                 warnings.push(format!(
@@ -400,6 +407,14 @@ pub fn read(
         warnings.push(format!(
             "{}: [app] denies nothing and learns nothing: every program passes",
             section.place(line)
+        ));
+    }
+    let allows = |rule: &Rule| rule.verdict == Verdict::Allow;
+    if default != Verdict::Allow && prompt_timeout.is_none() && !rules.iter().any(allows) {
+        warnings.push(format!(
+            "{}: [app] has default = {:?} and no rule that allows: no program gets through, such as the one by which you are logged in (weir app learn start finds what there is)",
+            section.place(line),
+            default.name()
         ));
     }
     if rules.len() <= MAX_RULES {
@@ -631,7 +646,7 @@ impl RuleReader<'_, '_, '_> {
             if !is_plain(&path) {
                 return Err("it is no absolute path".to_owned());
             }
-            let digest = facts.digest(&path)?;
+            let digest = facts.digest(&path)?.unwrap_or(Digest::NONE);
             Ok(Pinned { path, digest })
         };
         who.extend(

@@ -24,7 +24,10 @@ use weir_core::{
     geofence::Direction,
 };
 
-use crate::{AppConfig, MAX_RULES, Peer, Peers, Program, Protocols, Rule, Unknown, Verdict, Where};
+use crate::{
+    AppConfig, Digest, MAX_RULES, Peer, Peers, Pinned, Program, Protocols, Rule, Unknown, Verdict,
+    Where,
+};
 
 pub use crate::rule::MAX_PORTS;
 
@@ -197,6 +200,14 @@ impl Policy {
                 let rule = rule.name.clone();
                 unresolved.push(Unresolved { rule, what });
             };
+            for pinned in rule.pinned() {
+                let has_digest =
+                    |one: &Pinned| one.path == pinned.path && one.digest != Digest::NONE;
+                if pinned.digest == Digest::NONE && !rule.pinned().any(has_digest) {
+                    let path = pinned.path.display();
+                    missing(format!("the SHA-256 of {path}, which is not there,"));
+                }
+            }
             let mut peers = |peers: &Option<Peers>| {
                 let peers = peers.as_ref()?;
                 Some(networks(peers, rule.verdict, known, &mut missing))

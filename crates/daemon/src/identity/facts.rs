@@ -29,8 +29,12 @@ impl Facts for HostFiles {
         Some(user.uid.as_raw())
     }
 
-    fn digest(&self, path: &Path) -> Result<Digest, String> {
-        digest_of(path)
+    fn digest(&self, path: &Path) -> Result<Option<Digest>, String> {
+        let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        match std::fs::metadata(path) {
+            Err(error) if is_missing(&error) => Ok(None),
+            _ => digest_of(path).map(Some),
+        }
     }
 
     fn never_runs(&self, path: &Path) -> Option<String> {

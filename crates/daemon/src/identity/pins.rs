@@ -302,11 +302,13 @@ impl Pins {
         let mut others = BTreeMap::new();
         for (path, digest) in config.pinned() {
             match known.get(path) {
+                // What is not there is not kept.
+                None if digest == Digest::NONE => (),
                 None => {
                     plan.by_path.insert(path.to_owned(), Pin::new(digest, None));
                 }
                 Some(pin) => {
-                    if pin.digest != digest {
+                    if pin.digest != digest && digest != Digest::NONE {
                         others.insert(path.to_owned(), digest);
                     }
                     plan.by_path.insert(path.to_owned(), pin.clone());

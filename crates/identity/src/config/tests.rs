@@ -9,12 +9,13 @@ impl Facts for Host {
     fn user(&self, name: &str) -> Option<u32> {
         (name == "www-data").then_some(33)
     }
-    fn digest(&self, path: &Path) -> Result<Digest, String> {
+    fn digest(&self, path: &Path) -> Result<Option<Digest>, String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match &*name {
-            "curl" => Ok(Digest([1; 32])),
-            "wget" | "shim" => Ok(Digest([2; 32])),
-            _ => Err("No such file or directory (os error 2)".to_owned()),
+            "curl" => Ok(Some(Digest([1; 32]))),
+            "wget" | "shim" => Ok(Some(Digest([2; 32]))),
+            "gone" => Ok(None),
+            _ => Err("Permission denied (os error 13)".to_owned()),
         }
     }
     fn never_runs(&self, path: &Path) -> Option<String> {
@@ -53,6 +54,34 @@ fn rule(text: &str) -> Rule {
 
 fn error(text: &str) -> String {
     parsed(text).map(drop).expect_err(text)
+}
+
+/// A program that was uninstalled keeps no host from its start.
+#[test]
+fn a_path_without_a_file_is_warned_of_and_met_by_nobody() {
+    let text = "[app.rules.a]\nverdict = 'allow'\npath = ['/usr/bin/curl', '/usr/bin/gone']";
+    let (config, warnings) = parsed(text).unwrap();
+    let digests: Vec<_> = config.rules[0].pinned().map(|one| one.digest).collect();
+    assert_eq!(digests, [Digest([1; 32]), Digest::NONE]);
+    assert!(
+        warnings[0]
+            .contains("path in [app.rules.a] has \"/usr/bin/gone\", and there is no such file"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_default_that_denies_everything_is_warned_of() {
+    let warned = |more: &str| {
+        let (_, warnings) = parsed(&format!("[app]\ndefault = 'drop'\n{more}")).unwrap();
+        warnings
+            .iter()
+            .any(|one| one.contains("no rule that allows"))
+    };
+    assert!(warned(""));
+    assert!(warned("[app.rules.a]\nverdict = 'drop'\nuser = '33'"));
+    assert!(!warned("[app.rules.a]\nverdict = 'allow'\nuser = '33'"));
+    assert!(!warned("unknown = 'drop'\nprompt_timeout = '1m'"));
 }
 
 #[test]
@@ -253,7 +282,7 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "verdict = 'drop'\npath = '/usr/bin/none'",
-            "is \"/usr/bin/none\": No such file or directory (os error 2); allowed:",
+            "is \"/usr/bin/none\": Permission denied (os error 13); allowed:",
         ),
         (
             "verdict = 'drop'\nuser = 'nobody-here'",
