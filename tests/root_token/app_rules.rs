@@ -1,6 +1,8 @@
 //! From program to program: a rule of `[app]` about nginx has curl of another host as its
 //! peer, and nobody else gets to that port, nor curl to another program there.
 
+use std::fs;
+
 use super::{
     common::soon,
     lab::{CURL_AND_PYTHON, Host, Lab, OPEN, PORT, SERVER, url},
@@ -35,6 +37,34 @@ fn serve(server: &Host, path: &str, curl: &str, more: &str) {
          [app.rules.open]\nverdict = \"allow\"\npath = \"/usr/sbin/nginx\"\ndirection = \"in\"\nports = [\"{OPEN}/tcp\"]\n\
          [token]\nkeys = \"{{dir}}/keys\"\n"
     ));
+}
+
+/// A start that finds no keys is refused before its rules about programs are in force.
+#[test]
+fn root_a_start_without_keys_changes_no_rule() {
+    let Some(mut lab) = Lab::new("no-keys") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let client = &mut lab.client;
+    let gets_out = |client: &Host| {
+        for address in SERVER {
+            soon("python3 to get out", || {
+                (client.connects(address, OPEN) == "connected").then_some(())
+            });
+        }
+    };
+    gets_out(client);
+    client.weir.end("TERM");
+    let keys = client.keys();
+    fs::rename(&keys, format!("{keys}-elsewhere")).unwrap();
+    client.configure(
+        "[app]\ncgroup = \"{cgroup}\"\ndefault = \"drop\"\nunknown = \"drop\"\n\
+         [token]\nkeys = \"{dir}/keys\"\nsign_to = [\"192.0.2.2\"]\n",
+    );
+    let said = client.weir.refuses_to_start();
+    assert!(said.contains("keys"), "{said}");
+    gets_out(client);
 }
 
 #[test]

@@ -347,6 +347,15 @@ impl Tokens {
         self.put(&mut state, config, observe, secrets, conduits)
     }
 
+    /// Can the keys of this configuration be had? Asked before rules about programs change: those
+    /// of a start that is refused are in the kernel already.
+    ///
+    /// # Errors
+    /// There are no keys, or they cannot be read.
+    pub fn require_keys(config: &TokenConfig) -> Result<(), TokenError> {
+        read_secrets(config).map(drop)
+    }
+
     /// What was read for what is in force; `None`: there are no tokens.
     pub fn in_force(&self) -> Option<InForce> {
         self.state().as_ref().map(|state| InForce {

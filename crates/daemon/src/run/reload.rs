@@ -25,7 +25,7 @@ use crate::{
     jails::JailConfig,
     log_worker::Workers,
     service::{Refusal, Service, is_a_jail},
-    token::InForce,
+    token::{InForce, Tokens},
     watch::Watches,
 };
 
@@ -96,6 +96,9 @@ fn put_rules_alone(
     // First, for rules about programs and access lists of pools ask it, too.
     if has_geography {
         geography();
+    }
+    if let (Some(config), None) = (&config.token, &tokens) {
+        step(Tokens::require_keys(config), failed)?;
     }
     if config.app.is_some() {
         step(apps(), failed)?;
