@@ -410,8 +410,35 @@ fn protection(status: &Value) -> std::io::Result<()> {
         0 => String::new(),
         n => format!(", {}", weir_daemon::counted(n as u64, "alert", "alerts")),
     };
-    let rest = format!(": {}{with}", text(&status["protection"]["why"]));
+    let why = text(&status["protection"]["why"]);
+    let rest = format!(": {why}{}{with}", programs(status));
     headline(tone, word, &rest)
+}
+
+/// Whether it is judged which program sends.
+fn programs(status: &Value) -> String {
+    let app = &status["app"];
+    let Some(level) = app["level"].as_str() else {
+        return String::new();
+    };
+    let is_without = alerts(status)
+        .iter()
+        .any(|alert| alert["about"] == "app:cgroup");
+    let denies = app["default"] != "allow"
+        || app["unknown"] == "drop"
+        || app["rules"].as_array().is_some_and(|rules| {
+            rules.iter().any(|rule| {
+                ["drop", "reject"]
+                    .iter()
+                    .any(|verdict| rule["verdict"] == *verdict)
+            })
+        });
+    match (is_without, denies, app["observe"] == true) {
+        (true, ..) => "; programs: NOT judged".to_owned(),
+        (false, false, _) => "; programs: none denied".to_owned(),
+        (false, true, true) => "; programs: observed".to_owned(),
+        (false, true, false) => format!("; programs: judged ({level})"),
+    }
 }
 
 /// Longer names are cut in the table; they stand whole below it.

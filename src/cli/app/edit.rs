@@ -352,8 +352,15 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
     let said = who(common, args)?;
     let file = DropIn::of(common, FILE)?;
     let mut names = names_in(file.text());
+    let mut is_on = has_app(file.text());
     for (_, text) in file.others()? {
         names.extend(names_in(&text));
+        is_on |= has_app(&text);
+    }
+    if !is_on {
+        bail!(
+            "there is no [app] in the configuration, so that weir judges no program, and this rule would have it judge all of them: write [app] first, with its default, and reload"
+        );
     }
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -377,6 +384,11 @@ pub fn add(common: &Common, says: Says, args: &Args, is_shown: bool) -> anyhow::
         }
     }
     Ok(())
+}
+
+fn has_app(text: &str) -> bool {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    table.contains_key("app")
 }
 
 pub fn names_in(text: &str) -> BTreeSet<String> {

@@ -62,6 +62,9 @@ pub enum NoProgram {
     /// It has ended, and its parent has not asked how.
     #[error("process {0} has ended: it has no program any more (a zombie)")]
     Zombie(u32),
+    /// Even root may not read which files it has mapped.
+    #[error("the mappings of process {0} cannot be read ({1}): nobody can say who it is")]
+    Unreadable(u32, std::io::ErrorKind),
     /// The process changes its mappings all the time.
     #[error("process {0} changes its mappings without a pause: ask again")]
     Restless(u32),
@@ -86,6 +89,8 @@ impl NoProgram {
         } else if field("VmSize").is_empty() {
             // Who has no address space, and lives.
             Self::KernelThread(pid)
+        } else if let Err(error) = fs::read(format!("/proc/{pid}/maps")) {
+            Self::Unreadable(pid, error.kind())
         } else {
             Self::Restless(pid)
         }
