@@ -80,6 +80,8 @@ impl Host {
         let addresses = self.real.output("ip", &["-o", "addr", "show"]).unwrap();
         let values = SYSCTLS.map(|name| self.sysctl(name)).join(" ");
         let addresses = String::from_utf8(addresses.stdout).unwrap();
+        // For a moment.
+        let addresses = addresses.replace(" tentative", "");
         format!("{addresses}{values}")
     }
 

@@ -38,6 +38,10 @@ pub(super) struct AppliedChanges {
     boot: String,
     /// The number of the network namespace.
     pub namespace: u64,
+    /// The same, of a kernel that gives each namespace another one (SO_NETNS_COOKIE): the number
+    /// of one that ended is used again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cookie: Option<u64>,
     /// Virtual addresses that were added.
     pub addresses: BTreeSet<IpAddr>,
     /// Sysctls that were changed.
@@ -57,6 +61,7 @@ impl AppliedChanges {
         Ok(Self {
             boot: boot.trim().to_owned(),
             namespace: namespace.ino(),
+            cookie: weir_bpf::token::network_namespace().ok(),
             ..Self::default()
         })
     }
@@ -79,7 +84,9 @@ impl AppliedChanges {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(new),
             found => found.map_err(system(format!("read {}", path.display())))?,
         };
-        if found.boot != new.boot {
+        let has_ended = found.namespace == new.namespace
+            && matches!((found.cookie, new.cookie), (Some(of), Some(here)) if of != here);
+        if found.boot != new.boot || has_ended {
             // Addresses and sysctls went with it.
             return Ok(new);
         }
@@ -174,6 +181,13 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace(&kept.boot, "another")).unwrap();
         assert!(AppliedChanges::read(&path).unwrap().is_empty());
+        // A namespace that ended, whose number this one has.
+        if let Some(cookie) = kept.cookie {
+            let other = format!("\"cookie\": {}", cookie + 1);
+            let of_ended = text.replace(&format!("\"cookie\": {cookie}"), &other);
+            fs::write(&path, of_ended).unwrap();
+            assert!(AppliedChanges::read(&path).unwrap().is_empty());
+        }
         let number = kept.namespace.to_string();
         fs::write(&path, text.replace(&number, "1")).unwrap();
         let why = AppliedChanges::read(&path).unwrap_err().to_string();
