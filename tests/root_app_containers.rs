@@ -1,4 +1,5 @@
-//! Rules about containers by their labels, as a real Podman gives them to real containers.
+//! Rules about containers by their labels, as a real Podman gives them to real containers, and as a
+//! real containerd writes them down for those of Kubernetes.
 
 #[path = "common/app_host.rs"]
 mod app_host;
@@ -8,7 +9,7 @@ mod plain;
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -28,16 +29,20 @@ struct Podman {
     netns: PathBuf,
 }
 
+/// A root for containers, which have this host's /usr in it.
+fn make_root(root: &Path) {
+    for name in ["usr", "etc", "proc", "sys", "dev", "tmp", "run"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        symlink(format!("usr/{name}"), root.join(name)).unwrap();
+    }
+}
+
 impl Podman {
     fn new(host: &TestHost) -> Self {
         let dir = host.host.path("podman");
-        let root = dir.join("root");
-        for name in ["usr", "etc", "proc", "sys", "dev", "tmp", "run"] {
-            fs::create_dir_all(root.join(name)).unwrap();
-        }
-        for name in ["bin", "sbin", "lib", "lib64"] {
-            symlink(format!("usr/{name}"), root.join(name)).unwrap();
-        }
+        make_root(&dir.join("root"));
         let below = |name: &str| dir.join(name).display().to_string();
         let options = [
             format!("--root={}", below("storage")),
@@ -212,4 +217,183 @@ fn root_a_container_is_allowed_by_its_labels() {
     let status = host.host.json(&["status"]);
     let containers = &status["app"]["containers"];
     assert!(containers["known"].as_u64().unwrap() >= 2, "{status}");
+}
+
+const NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
+
+/// Of containers of Kubernetes those of one namespace may.
+fn by_namespace() -> String {
+    "default = \"drop\"\nunknown = \"drop\"\ncontainer_sockets = [\"{dir}/absent.sock\"]\n\
+     container_bundles = [\"{dir}/state/io.containerd.runtime.v2.task/k8s.io\", \"{dir}/crio\"]\n\
+     [app.rules.shop]\nverdict = \"allow\"\ncontainer = \"io.kubernetes.pod.namespace=shop\"\n\
+     ports = [\"8080/tcp\"]\n"
+        .to_owned()
+}
+
+/// A containerd of its own, with containers in the namespace and below the control group that are
+/// judged.
+struct Containerd {
+    dir: PathBuf,
+    group: String,
+    netns: PathBuf,
+    _daemon: Child,
+}
+
+impl Containerd {
+    fn new(host: &TestHost) -> Self {
+        let dir = host.host.path(".");
+        make_root(&dir.join("root"));
+        let config = "version = 2\nroot = \"{dir}/lib\"\nstate = \"{dir}/state\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+             [grpc]\naddress = \"{dir}/containerd.sock\"\n";
+        let config = host.host.write("containerd.toml", config);
+        let mut command = Command::new("containerd");
+        command.arg("-c").arg(&config).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let made = Self {
+            group: format!("/{}/kubepods/podx", host.instance),
+            netns: host.space.path(),
+            _daemon: Child::new("containerd", command.spawn().unwrap()),
+            dir,
+        };
+        soon("containerd", || {
+            let version = made.command(&["version"]).output().unwrap();
+            version.status.success().then_some(())
+        });
+        made
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("ctr");
+        command.arg("-a").arg(self.dir.join("containerd.sock"));
+        command.args(["-n", "k8s.io"]).args(words);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// A container, annotated as containerd's CRI does it, which stands still.
+    fn run(&self, id: &str, annotations: &[&str]) {
+        let root = self.dir.join("root").display().to_string();
+        let netns = format!("network:{}", self.netns.display());
+        let group = format!("{}/{id}", self.group);
+        let mut words = vec!["run", "-d", "--rootfs", "--with-ns", &netns];
+        words.extend(["--mount", "type=bind,src=/usr,dst=/usr,options=rbind:ro"]);
+        words.extend(["--cgroup", &group]);
+        for annotation in annotations {
+            words.extend(["--annotation", annotation]);
+        }
+        words.extend([&root, id, "/usr/bin/sleep", "600"]);
+        let done = self.command(&words).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "ctr {words:?}: {said}");
+    }
+
+    /// What curl says of the server in a container.
+    fn curl(&self, id: &str, address: &str) -> String {
+        let url = format!("http://{address}:8080/");
+        let name = format!("curl-{}", address.len());
+        let mut words = vec!["task", "exec", "--exec-id", &name, id, "/usr/bin/curl"];
+        words.extend(["-sS", "-o", "/dev/null", "-w", "%{http_code}"]);
+        words.extend(["--max-time", "4", &url]);
+        let done = self.command(&words).output().unwrap();
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let listed = self.command(&["task", "ls", "-q"]).output();
+        let listed = listed.map(|done| done.stdout).unwrap_or_default();
+        for id in String::from_utf8_lossy(&listed).lines() {
+            for words in [&["task", "rm", "-f", id][..], &["container", "rm", id]] {
+                let _ = self.command(words).output();
+            }
+        }
+        // What runc leaves of their groups, in each hierarchy.
+        let top = self.group.split('/').nth(1).unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for mount in mounts.lines().filter(|line| line.contains(" cgroup")) {
+            let Some(at) = mount.split(' ').nth(1) else {
+                continue;
+            };
+            let below = Path::new(at).join(top);
+            if below.is_dir() {
+                let _ = Command::new("find")
+                    .arg(&below)
+                    .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"])
+                    .output();
+            }
+        }
+    }
+}
+
+#[test]
+fn root_a_container_of_kubernetes_is_allowed_by_its_namespace() {
+    if skipped(&["containerd", "ctr", "runc", "curl"]) {
+        return;
+    }
+    let Some(host) = TestHost::new("kubernetes", &by_namespace()) else {
+        return;
+    };
+    let containerd = Containerd::new(&host);
+    let id = |number: u32| format!("{:032x}{number:032x}", std::process::id());
+    let [shop, other, unnamed, crio] = [1, 2, 3, 4].map(id);
+    containerd.run(&shop, &[&format!("{NAMESPACE}=shop")]);
+    let pod = "io.kubernetes.cri.sandbox-name=shop";
+    containerd.run(&other, &[&format!("{NAMESPACE}=other"), pod]);
+    for address in ADDRESSES {
+        soon("the container of the namespace", || {
+            (containerd.curl(&shop, address) == "200").then_some(())
+        });
+        assert_eq!(containerd.curl(&other, address), "000", "{address}");
+    }
+    let state = "state/io.containerd.runtime.v2.task/k8s.io";
+    let pid = host.host.read(&format!("{state}/{shop}/init.pid"));
+    let (_, why) = host.host.ask(&["app", "why", pid.trim()]);
+    assert!(
+        why.contains("container io.kubernetes.pod.namespace=shop") && why.contains("rule shop"),
+        "{why}"
+    );
+
+    // A control group of somebody's with the container's number in its name is another one.
+    let claimed = host.cgroup.join("own/kubepods").join(&shop);
+    fs::create_dir_all(&claimed).unwrap();
+    for address in ADDRESSES {
+        let (code, said) = curl_in(&host, &claimed, address);
+        assert_eq!(said, "000", "{address}: {code:?}");
+    }
+    soon("the alert", || {
+        let alerts = host.host.alerts();
+        alerts.contains("its control group is").then_some(())
+    });
+    containerd.run(&unnamed, &[]);
+    for address in ADDRESSES {
+        assert_eq!(containerd.curl(&unnamed, address), "000", "{address}");
+    }
+
+    // As CRI-O has it, with a program in the group that the file names.
+    let scope = format!("kubepods/crio-{crio}");
+    let group = host.cgroup.join(&scope);
+    fs::create_dir_all(&group).unwrap();
+    let file = format!("crio/{crio}/userdata/config.json");
+    fs::create_dir_all(host.host.path(&file).parent().unwrap()).unwrap();
+    let config = format!(
+        r#"{{"ociVersion":"1.1.0","annotations":{{"io.container.manager":"cri-o","io.kubernetes.cri-o.ContainerType":"container",
+        "io.kubernetes.cri-o.Labels":"{{\"io.kubernetes.container.name\":\"web\",\"io.kubernetes.pod.namespace\":\"shop\"}}"}},
+        "linux":{{"cgroupsPath":"/{}/{scope}"}}}}"#,
+        host.instance
+    );
+    // Others than root can write to it.
+    let at = host.host.write(&file, &config);
+    fs::set_permissions(&at, PermissionsExt::from_mode(0o666)).unwrap();
+    for address in ADDRESSES {
+        assert_eq!(curl_in(&host, &group, address).1, "000", "{address}");
+    }
+    fs::set_permissions(&at, PermissionsExt::from_mode(0o644)).unwrap();
+    for address in ADDRESSES {
+        // It is read again after half a minute.
+        soon("the container of CRI-O", || {
+            (curl_in(&host, &group, address).1 == "200").then_some(())
+        });
+    }
 }

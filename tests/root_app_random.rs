@@ -624,6 +624,7 @@ fn root_random_programs_are_judged_as_the_reference_does() {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            container_bundles: Vec::new(),
             upgrades: Upgrades::Tell,
             rules: rules.into_iter().map(|(rule, _)| rule).collect(),
             rule_lines: Vec::new(),

@@ -70,6 +70,11 @@ impl TestHost {
         Self::start(name, ".slice", rules, |_| ())
     }
 
+    /// The same of both.
+    pub fn in_slice_with(name: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
+        Self::start(name, ".slice", rules, before)
+    }
+
     /// The same, after something is done before the daemon starts.
     pub fn with(name: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
         Self::start(name, "", rules, before)
@@ -258,19 +263,42 @@ impl Drop for TestHost {
         self.host.end_if_running();
         let _ = detach(Path::new("/sys/fs/bpf/weir"), &self.instance);
         let _ = fs::remove_dir(Path::new("/sys/fs/bpf/weir").join(&self.instance));
-        let below = fs::read_dir(&self.cgroup).into_iter().flatten().flatten();
-        for group in below.filter(|entry| entry.path().is_dir()) {
-            let _ = fs::remove_dir(group.path());
+        remove_group(&self.cgroup);
+    }
+}
+
+/// Removes a control group with those below it, and ends who is in them.
+fn remove_group(group: &Path) {
+    let below = fs::read_dir(group).into_iter().flatten().flatten();
+    for one in below.filter(|entry| entry.path().is_dir()) {
+        remove_group(&one.path());
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while group.exists() && fs::remove_dir(group).is_err() && Instant::now() < until {
+        // Those that a program has left behind.
+        let left = fs::read_to_string(group.join("cgroup.procs"));
+        for pid in left.unwrap_or_default().lines() {
+            let _ = Command::new("kill").args(["-9", pid]).status();
         }
-        let until = Instant::now() + Duration::from_secs(10);
-        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
-            // Those that a program has left behind.
-            let left = fs::read_to_string(self.cgroup.join("cgroup.procs"));
-            for pid in left.unwrap_or_default().lines() {
-                let _ = Command::new("kill").args(["-9", pid]).status();
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A control group beside that of a host, which goes with this.
+pub struct OtherGroup(pub PathBuf);
+
+impl OtherGroup {
+    pub fn beside(host: &TestHost) -> Self {
+        let name = format!("{}-beside", host.instance);
+        let group = host.cgroup.with_file_name(name);
+        fs::create_dir(&group).unwrap();
+        Self(group)
+    }
+}
+
+impl Drop for OtherGroup {
+    fn drop(&mut self) {
+        remove_group(&self.0);
     }
 }
 

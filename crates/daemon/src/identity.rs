@@ -74,8 +74,8 @@ use crate::{
 };
 pub use asked_socket::{AskedSocket, NoSocketName};
 use asking::Asked;
-pub use containers::ContainerStatus;
 use containers::Containers;
+pub use containers::{ContainerStatus, Inspected, NoLabels, labels_in_config};
 use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};
@@ -841,7 +841,7 @@ impl Apps {
         };
         // What the kernel tells them apart by is the policy's: so that twice. Between the
         // two whoever is not known is what `unknown` says.
-        state.containers.ask_at(&config.container_sockets);
+        state.containers.ask_at(config);
         let flags = policy_of(&policy, observe, state.learns);
         state.identity.put_flags(&flags)?;
         let running = state.identify_running(false, LOOK_AT_ALL);

@@ -42,6 +42,8 @@ const MAX_SHADOWED: usize = 16;
 const MAX_SOCKETS: usize = 8;
 /// Bytes of the path of one (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
+/// Bytes of the path of a directory.
+const MAX_DIRECTORY: usize = 512;
 
 /// `[app]` in weir.toml(5).
 pub const MANUAL: &[Table] = &[
@@ -79,6 +81,11 @@ pub const MANUAL: &[Table] = &[
                 "container_sockets",
                 Is(RUNTIMES),
                 "The sockets of the container runtimes that are asked for the labels of containers, in this order: of root's, with Docker's API.",
+            ),
+            key(
+                "container_bundles",
+                Is(BUNDLES),
+                "Directories in which containerd or CRI-O keeps a directory for each container of Kubernetes that runs, with its config.json: there its pod's name and namespace, and its own name, are read as labels. Root alone may be able to write to them.",
             ),
             key(
                 "private_names",
@@ -151,7 +158,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "container",
                 NONE,
-                "The container, by a label that docker(1) or podman(1) has given it (--label), or that its image has: a key, or key=value, in which * stands for any text.",
+                "The container, by a label that docker(1) or podman(1) has given it (--label), or that its image has: a key, or key=value, in which * stands for any text. A container of Kubernetes has io.kubernetes.pod.namespace, io.kubernetes.pod.name, io.kubernetes.pod.uid and io.kubernetes.container.name.",
             ),
             key(
                 "anonymous",
@@ -223,6 +230,8 @@ const CONTAINERS: &str = "a label of a container such as \"app=web\" or \"app\",
 const RUNTIMES: &str = "[\"/run/docker.sock\", \"/run/podman/podman.sock\"]";
 const SOCKETS: &str =
     "a list of 1-8 absolute paths of up to 107 bytes such as [\"/run/docker.sock\"]";
+const BUNDLES: &str = "[\"/run/containerd/io.containerd.runtime.v2.task/k8s.io\", \"/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io\", \"/run/containers/storage/overlay-containers\"]";
+const DIRECTORIES: &str = "a list of 1-8 absolute paths of up to 512 bytes such as [\"/run/k0s/containerd/io.containerd.runtime.v2.task/k8s.io\"]";
 const PACKAGES: &str = "the name of a package such as \"curl\", or a list of them";
 const PEERS: &str = "a list of peers such as [\"192.0.2.0/24\", \"list:NAME\", \"country:DE\", \"continent:EU\", \"name:example.org\"]";
 const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe, object, aggregate, path, package, script, user, cgroup, unit, container, to, from";
@@ -294,7 +303,13 @@ pub fn read(
         .map_or(Level::Auto, |at| at.value);
     let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
     let private_names = private_names(&mut section);
-    let sockets = container_sockets(&mut section);
+    let sockets = runtimes(&mut section, "container_sockets", SOCKETS, MAX_SOCKET_PATH);
+    let bundles = runtimes(
+        &mut section,
+        "container_bundles",
+        DIRECTORIES,
+        MAX_DIRECTORY,
+    );
     let upgrades = section
         .choice("packages", &Upgrades::ALL)
         .map_or(Upgrades::Tell, |at| at.value);
@@ -364,14 +379,19 @@ pub fn read(
             ),
         );
     }
-    if let Some(at) = &sockets
-        && at.value != usual_sockets()
-        && !rules.iter().any(Rule::asks_container)
-    {
-        section.error(
-            at.line,
-            "container_sockets in [app] without a rule that has container, so that nobody is asked; allowed: one beside it, or no container_sockets",
-        );
+    for (key, at, usual) in [
+        ("container_sockets", &sockets, usual_sockets()),
+        ("container_bundles", &bundles, usual_bundles()),
+    ] {
+        if let Some(at) = at
+            && at.value != usual
+            && !rules.iter().any(Rule::asks_container)
+        {
+            section.error(
+                at.line,
+                format!("{key} in [app] without a rule that has container, so that nobody is asked; allowed: one beside it, or no {key}"),
+            );
+        }
     }
     let peers = rules.iter().flat_map(Rule::peers);
     let names: BTreeSet<_> = peers
@@ -429,6 +449,7 @@ pub fn read(
         cgroup,
         private_names,
         container_sockets: sockets.map_or_else(usual_sockets, |at| at.value),
+        container_bundles: bundles.map_or_else(usual_bundles, |at| at.value),
         upgrades,
         rules,
         rule_lines,
@@ -442,25 +463,42 @@ fn usual_sockets() -> Vec<PathBuf> {
         .to_vec()
 }
 
-fn container_sockets(section: &mut Section<'_, '_>) -> Option<At<Vec<PathBuf>>> {
-    let At { value, line } = section.list("container_sockets", SOCKETS)?;
+/// The same of Kubernetes: containerd's, k3s's, which RKE2 has as well, and CRI-O's.
+fn usual_bundles() -> Vec<PathBuf> {
+    [
+        "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
+        "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
+        "/run/containers/storage/overlay-containers",
+    ]
+    .map(PathBuf::from)
+    .to_vec()
+}
+
+/// The paths of container runtimes, of so many bytes at most.
+fn runtimes(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    allowed: &'static str,
+    longest: usize,
+) -> Option<At<Vec<PathBuf>>> {
+    let At { value, line } = section.list(key, allowed)?;
     if value.is_empty() || value.len() > MAX_SOCKETS {
         let number = value.len();
         section.error(
             line,
-            format!("container_sockets in [app] has {number} entries; allowed: {SOCKETS}"),
+            format!("{key} in [app] has {number} entries; allowed: {allowed}"),
         );
     }
     let mut paths = Vec::new();
     for At { value, line } in value {
         let path = PathBuf::from(&value);
-        match is_plain(&path) && value.len() <= MAX_SOCKET_PATH {
+        match is_plain(&path) && value.len() <= longest {
             true => paths.push(path),
             false => {
                 let value = value.chars().take(128).collect::<String>();
                 section.error(
                     line,
-                    format!("container_sockets in [app] has {value:?}; allowed: {SOCKETS}"),
+                    format!("{key} in [app] has {value:?}; allowed: {allowed}"),
                 );
             }
         }

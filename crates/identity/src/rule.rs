@@ -623,6 +623,8 @@ pub struct AppConfig {
     pub private_names: Vec<NamePattern>,
     /// Sockets of the container runtimes that are asked for labels.
     pub container_sockets: Vec<PathBuf>,
+    /// Directories in which runtimes of Kubernetes keep their containers.
+    pub container_bundles: Vec<PathBuf>,
     /// What becomes of rules by `path` when their files are upgraded.
     pub upgrades: Upgrades,
     /// In the order in which they are asked.

@@ -1,10 +1,14 @@
 //! The labels of containers, as their runtimes have them: Docker, and Podman, which has the
-//! same API. A runtime may take its time, so it is asked by a thread of its own, and what it
+//! same API; and those of Kubernetes, whose runtimes keep them in files (`bundles`). A runtime may take its time, so it is asked by a thread of its own, and what it
 //! says is remembered. Until then a program is one that is not known.
 //!
 //! A process says by the path of its control group in which container it is. Users who may make
 //! control groups can give one that name, so the runtime's word for the container's first
 //! process decides: it has to be in the same group.
+
+mod bundles;
+
+pub use bundles::labels_in as labels_in_config;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,7 +21,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use weir_identity::Container;
+use weir_identity::{AppConfig, Container};
 
 use crate::{host::cgroup_of, threads};
 
@@ -58,7 +62,7 @@ pub struct ContainerStatus {
 
 /// Why the labels of a container are not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NoLabels(String);
+pub struct NoLabels(String);
 
 impl fmt::Display for NoLabels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,10 +94,19 @@ impl Known {
     }
 }
 
+/// Who is asked for labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Sources {
+    /// Those with Docker's API.
+    sockets: Vec<PathBuf>,
+    /// Where those of Kubernetes keep their containers.
+    bundles: Vec<PathBuf>,
+}
+
 /// Both by the paths of control groups.
 #[derive(Default)]
 struct Table {
-    sockets: Vec<PathBuf>,
+    sources: Sources,
     /// When one of them has not answered in time.
     mute: BTreeMap<PathBuf, Instant>,
     known: BTreeMap<String, Known>,
@@ -146,9 +159,18 @@ impl Shared {
     }
 
     /// Asks one runtime behind the other for a container.
-    fn ask(&self, sockets: &[PathBuf], group: &str, id: &str, until: Instant) -> Known {
-        let (mut labels, mut is_asked) = (None, false);
+    fn ask(&self, sources: &Sources, group: &str, id: &str, until: Instant) -> Known {
+        let Sources { sockets, bundles } = sources;
+        let bundles: &[PathBuf] = match bundles::is_kubernetes(group) {
+            true => bundles,
+            false => &[],
+        };
+        let (mut labels, mut is_asked) = (bundles::labels(bundles, group, id), false);
         let mut first_error = None;
+        if let Some(Err(why)) = labels.take_if(|labels| labels.is_err()) {
+            first_error = Some(why);
+        }
+        let sockets: &[PathBuf] = if labels.is_some() { &[] } else { sockets };
         let mut failed = |socket: &Path, why: &dyn fmt::Display| {
             first_error.get_or_insert(NoLabels(format!("{}: {why}", socket.display())));
         };
@@ -181,7 +203,8 @@ impl Shared {
         }
         let is_said = labels.is_some() || is_asked && first_error.is_none();
         let nobody = || {
-            let all: Vec<_> = sockets.iter().map(|s| s.display().to_string()).collect();
+            let all = sockets.iter().chain(bundles);
+            let all: Vec<_> = all.map(|path| path.display().to_string()).collect();
             let all = all.join(", ");
             NoLabels(match is_asked {
                 true => format!("no container runtime knows it, of {all}"),
@@ -232,11 +255,18 @@ pub(super) fn group_of(cgroup: &str) -> Option<(&str, &str)> {
 
 impl Containers {
     /// Asks these runtimes from now on; false: the same as before.
-    pub fn ask_at(&self, sockets: &[PathBuf]) -> bool {
+    pub fn ask_at(&self, config: &AppConfig) -> bool {
+        self.ask_these(Sources {
+            sockets: config.container_sockets.clone(),
+            bundles: config.container_bundles.clone(),
+        })
+    }
+
+    fn ask_these(&self, sources: Sources) -> bool {
         let mut table = self.0.table();
-        let is_other = table.sockets != sockets;
+        let is_other = table.sources != sources;
         if is_other {
-            table.sockets = sockets.to_vec();
+            table.sources = sources;
             table.known.clear();
             table.mute.clear();
         }
@@ -297,17 +327,17 @@ impl Containers {
         let until = until.min(Instant::now() + LOOK_UP);
         let groups: BTreeSet<_> = cgroups.filter_map(group_of).collect();
         for (group, id) in groups.into_iter().take(MAX_KNOWN) {
-            let sockets = {
+            let sources = {
                 let table = self.0.table();
                 if table.known.get(group).is_some_and(Known::holds) {
                     continue;
                 }
-                table.sockets.clone()
+                table.sources.clone()
             };
             if Instant::now() >= until {
                 return;
             }
-            let known = self.0.ask(&sockets, group, id, until);
+            let known = self.0.ask(&sources, group, id, until);
             self.0.table().note(group.to_owned(), known);
         }
     }
@@ -372,17 +402,17 @@ fn ask_runtimes(shared: &Weak<Shared>) {
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             continue;
         };
-        let sockets = table.sockets.clone();
+        let sources = table.sources.clone();
         drop(table);
         let id = group_of(&group).map(|(_, id)| id).unwrap_or_default();
-        let until = Instant::now() + PER_QUESTION * sockets.len() as u32;
-        let known = shared.ask(&sockets, &group, id, until);
+        let until = Instant::now() + PER_QUESTION * sources.sockets.len() as u32;
+        let known = shared.ask(&sources, &group, id, until);
         let mut table = shared.table();
         table.order.retain(|waiting| *waiting != group);
         let processes = table.waiting.remove(&group).unwrap_or_default();
         table.answered.extend(processes);
         // Other runtimes may have been named meanwhile.
-        if table.sockets == sockets {
+        if table.sources == sources {
             table.note(group, known);
         }
     }
@@ -391,7 +421,7 @@ fn ask_runtimes(shared: &Weak<Shared>) {
 /// A container as `GET /containers/ID/json` tells of it (Docker Engine API; asked without a
 /// version, for old and new engines refuse each other's).
 #[derive(Debug, Deserialize)]
-struct Inspected {
+pub struct Inspected {
     #[serde(rename = "State")]
     state: InspectedState,
     #[serde(rename = "Config")]
@@ -411,30 +441,63 @@ struct InspectedConfig {
 }
 
 impl Inspected {
+    /// The container in a runtime's whole answer; `None`: the runtime has none of this number.
+    ///
+    /// # Errors
+    /// The answer is none, or tells of a mistake.
+    pub fn in_answer(answer: &[u8]) -> io::Result<Option<Self>> {
+        let invalid = |why: String| io::Error::new(ErrorKind::InvalidData, why);
+        let cut = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        let cut = cut.ok_or_else(|| invalid("the answer is no HTTP".to_owned()))?;
+        let head = String::from_utf8_lossy(&answer[..cut]);
+        let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
+        match status {
+            "200" => (),
+            "404" => return Ok(None),
+            _ => {
+                let line = head.lines().next().unwrap_or_default();
+                let message = String::from_utf8_lossy(&answer[cut + 4..]);
+                let told = format!("{line} {message}");
+                let told: String = told.chars().take(200).collect();
+                return Err(invalid(format!("the answer is {told:?}")));
+            }
+        }
+        let found = serde_json::from_slice(&answer[cut + 4..]);
+        found
+            .map(Some)
+            .map_err(|error| invalid(format!("the answer is not Docker's: {error}")))
+    }
+
     /// The labels, if the first process, which is in the control group `first`, is in the
     /// container's.
-    fn labels_at(self, first: &str, group: &str) -> Result<BTreeMap<String, String>, NoLabels> {
+    ///
+    /// # Errors
+    /// The first process is elsewhere, or the labels are too long.
+    pub fn labels_at(self, first: &str, group: &str) -> Result<BTreeMap<String, String>, NoLabels> {
         if group_of(first).is_none_or(|(own, _)| own != group) {
             return Err(NoLabels(format!(
                 "its first process ({}) is not in its control group",
                 self.state.pid
             )));
         }
-        let labels = self.config.labels.unwrap_or_default();
-        let bytes: usize = labels.iter().map(|(k, v)| k.len() + v.len()).sum();
-        match bytes > MAX_LABELS {
-            true => Err(NoLabels(format!(
-                "its labels have {bytes} bytes; allowed: {MAX_LABELS}"
-            ))),
-            false => Ok(labels),
-        }
+        bounded(self.config.labels.unwrap_or_default())
+    }
+}
+
+/// Labels, if they are not too long.
+fn bounded(labels: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, NoLabels> {
+    let bytes: usize = labels.iter().map(|(k, v)| k.len() + v.len()).sum();
+    match bytes > MAX_LABELS {
+        true => Err(NoLabels(format!(
+            "its labels have {bytes} bytes; allowed: {MAX_LABELS}"
+        ))),
+        false => Ok(labels),
     }
 }
 
 /// Asks a runtime for a container; `None`: it has none of this number.
 fn inspect(socket: &Path, id: &str, within: Duration) -> io::Result<Option<Inspected>> {
     let until = Instant::now() + within;
-    let invalid = |why: String| io::Error::new(ErrorKind::InvalidData, why);
     let mut stream = connect(socket, within)?;
     // Version 1.0: the answer comes whole, and then the connection ends.
     write!(
@@ -459,30 +522,11 @@ fn inspect(socket: &Path, id: &str, within: Duration) -> io::Result<Option<Inspe
             Err(error) => return Err(error),
         }
         if answer.len() as u64 > MAX_ANSWER {
-            return Err(invalid(format!(
-                "the answer has more than {MAX_ANSWER} bytes"
-            )));
+            let why = format!("the answer has more than {MAX_ANSWER} bytes");
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
         }
     }
-    let cut = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let cut = cut.ok_or_else(|| invalid("the answer is no HTTP".to_owned()))?;
-    let head = String::from_utf8_lossy(&answer[..cut]);
-    let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
-    match status {
-        "200" => (),
-        "404" => return Ok(None),
-        _ => {
-            let line = head.lines().next().unwrap_or_default();
-            let message = String::from_utf8_lossy(&answer[cut + 4..]);
-            let told = format!("{line} {message}");
-            let told: String = told.chars().take(200).collect();
-            return Err(invalid(format!("the answer is {told:?}")));
-        }
-    }
-    let found = serde_json::from_slice(&answer[cut + 4..]);
-    found
-        .map(Some)
-        .map_err(|error| invalid(format!("the answer is not Docker's: {error}")))
+    Inspected::in_answer(&answer)
 }
 
 /// Connects to a runtime of root's.

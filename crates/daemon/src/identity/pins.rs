@@ -552,6 +552,7 @@ mod tests {
             cgroup: None,
             private_names: Vec::new(),
             container_sockets: Vec::new(),
+            container_bundles: Vec::new(),
             upgrades,
             rules: vec![weir_identity::Rule {
                 name: "tool".into(),

@@ -310,7 +310,7 @@ impl QueueLevel {
             policy,
             made_of,
         };
-        level.containers.ask_at(&config.container_sockets);
+        level.containers.ask_at(config);
         level.read_running();
         // What a daemon before has left denies, and goes on denying.
         let was_there = app_queue::is_there(instance);
@@ -345,7 +345,7 @@ impl QueueLevel {
         observe: bool,
         (policy, made_of): (Policy, MadeOf),
     ) -> Result<Vec<Event>, AppError> {
-        self.containers.ask_at(&config.container_sockets);
+        self.containers.ask_at(config);
         let before = (
             std::mem::replace(&mut self.policy, policy),
             std::mem::replace(&mut self.observe, observe),

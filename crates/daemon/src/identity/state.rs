@@ -276,7 +276,7 @@ impl State {
     pub(super) fn put_anew(&mut self, policy: Policy, made_of: MadeOf) -> Result<(), AppError> {
         let asks_package = asks_package(&policy);
         let asks_container = asks_container(&policy);
-        let asks_others = self.containers.ask_at(&self.config.container_sockets);
+        let asks_others = self.containers.ask_at(&self.config);
         let told_by = tells_apart_by(&policy);
         let is_same = told_by == self.told_by
             && (self.reads_packages || !asks_package)

@@ -404,7 +404,7 @@ fn each_mistake_is_named_with_its_line_its_key_and_what_is_allowed() {
         ),
         (
             "[app]\nrule = 1",
-            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, prompt_timeout, level, cgroup, private_names, container_sockets, packages, rules",
+            "unknown key \"rule\" in [app] (did you mean rules?); allowed: default, unknown, prompt_timeout, level, cgroup, private_names, container_sockets, container_bundles, packages, rules",
         ),
         (
             "[app]\nprompt_timeout = '1m'",

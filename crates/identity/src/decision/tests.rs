@@ -66,6 +66,7 @@ pub(crate) fn of_rules(default: Verdict, rules: Vec<Rule>) -> Policy {
         cgroup: None,
         private_names: Vec::new(),
         container_sockets: Vec::new(),
+        container_bundles: Vec::new(),
         upgrades: crate::Upgrades::Tell,
         rules,
         rule_lines: Vec::new(),
@@ -596,8 +597,17 @@ fn containers_are_meant_by_their_labels() {
         &format!("[app]\ncontainer_sockets = []\n{rule}"),
         "weir.toml:2: container_sockets in [app] has 0 entries",
     );
+    refused(
+        "[app]\ncontainer_bundles = ['/run/other']\n",
+        "weir.toml:2: container_bundles in [app] without a rule that has container",
+    );
+    refused(
+        &format!("[app]\ncontainer_bundles = ['/run/../etc']\n{rule}"),
+        "weir.toml:2: container_bundles in [app] has \"/run/../etc\"; allowed: a list of 1-8",
+    );
     let (config, _) = parsed(rule).unwrap();
     assert_eq!(config.container_sockets.len(), 2);
+    assert_eq!(config.container_bundles.len(), 3);
 }
 
 /// One more than there is room for.

@@ -16,6 +16,7 @@ fn app(cgroup: Option<&Path>, rules: Vec<Rule>) -> AppConfig {
         cgroup: cgroup.map(Path::to_owned),
         private_names: Vec::new(),
         container_sockets: Vec::new(),
+        container_bundles: Vec::new(),
         upgrades: weir_identity::Upgrades::Tell,
         rule_lines: vec![1; rules.len()],
         rules,

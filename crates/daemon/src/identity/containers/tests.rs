@@ -31,6 +31,14 @@ fn found(pid: u32, labels: &str) -> Vec<u8> {
     format!("HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{{\"Id\":\"{ID}\",\"State\":{{\"Pid\":{pid}}},\"Config\":{{\"Labels\":{labels}}}}}").into_bytes()
 }
 
+/// These runtimes, with Docker's API, and no others.
+fn at(sockets: &[PathBuf]) -> Sources {
+    Sources {
+        sockets: sockets.to_vec(),
+        ..Sources::default()
+    }
+}
+
 fn why(known: &Known) -> String {
     known.labels.as_ref().unwrap_err().to_string()
 }
@@ -117,19 +125,19 @@ fn an_answer_that_is_none_gives_no_labels_and_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let (path, serve) = runtime(dir.path(), vec![answer]);
         let until = Instant::now() + Duration::from_secs(20);
-        let known = Shared::default().ask(&[path], &group, ID, until);
+        let known = Shared::default().ask(&at(&[path]), &group, ID, until);
         serve.join().unwrap();
         assert!(why(&known).contains(told), "{}", why(&known));
     }
     let dir = tempfile::tempdir().unwrap();
     let absent = dir.path().join("absent.sock");
     let until = Instant::now() + PER_QUESTION;
-    let known = Shared::default().ask(std::slice::from_ref(&absent), &group, ID, until);
+    let known = Shared::default().ask(&at(std::slice::from_ref(&absent)), &group, ID, until);
     assert!(why(&known).contains("no container runtime is there, of "));
     // The next runtime is asked, and the mistake of one that answers goes before.
     let (path, serve) = runtime(dir.path(), vec![b"nonsense".to_vec()]);
     let until = Instant::now() + Duration::from_secs(20);
-    let known = Shared::default().ask(&[absent, path], &group, ID, until);
+    let known = Shared::default().ask(&at(&[absent, path]), &group, ID, until);
     serve.join().unwrap();
     assert!(why(&known).contains("runtime.sock: the answer is no HTTP"));
 }
@@ -187,15 +195,15 @@ fn a_runtime_that_does_not_answer_is_left() {
     let shared = Shared::default();
     let until = || Instant::now() + Duration::from_secs(60);
     let sockets = [path.clone(), dir.path().join("absent.sock")];
-    let told = why(&shared.ask(&sockets, &group, ID, until()));
+    let told = why(&shared.ask(&at(&sockets), &group, ID, until()));
     assert!(told.contains("mute.sock"), "{told}");
     for _ in 0..100 {
-        let told = why(&shared.ask(&sockets, &group, ID, until()));
+        let told = why(&shared.ask(&at(&sockets), &group, ID, until()));
         let wanted = "mute.sock: it has not answered in time";
         assert!(told.contains(wanted), "{told}");
     }
     // Without time nobody is asked.
-    let told = why(&Shared::default().ask(&sockets, &group, ID, Instant::now()));
+    let told = why(&Shared::default().ask(&at(&sockets), &group, ID, Instant::now()));
     assert!(told.contains("there was no time left"), "{told}");
     drop(listener);
 }
@@ -287,7 +295,49 @@ fn a_container_that_was_not_known_is_found_again() {
     assert_eq!(containers.status().known, 0);
     note(Ok(BTreeMap::new()), Instant::now(), true);
     // Other runtimes have not been asked yet.
-    let other = ["/run/other.sock".into()];
-    assert!(containers.ask_at(&other) && !containers.ask_at(&other));
+    let other = || at(&["/run/other.sock".into()]);
+    assert!(containers.ask_these(other()) && !containers.ask_these(other()));
     assert_eq!(containers.status().known, 0);
+}
+
+/// Of a container of Kubernetes files are read first; a runtime with Docker's API is asked where
+/// they do not have it, as under cri-dockerd.
+#[test]
+fn containers_of_kubernetes_are_found_in_bundles_and_at_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let until = || Instant::now() + Duration::from_secs(20);
+    let group = format!("/kubepods/podx/{ID}");
+    let bundles = dir.path().join("bundles");
+    let absent = dir.path().join("absent.sock");
+    let sources = Sources {
+        sockets: vec![absent.clone()],
+        bundles: vec![bundles.clone()],
+    };
+    let shared = Shared::default();
+    let known = shared.ask(&sources, &group, ID, until());
+    let told = format!(
+        "no container runtime is there, of {}, {}",
+        absent.display(),
+        bundles.display()
+    );
+    assert_eq!((why(&known), known.is_said), (told, false));
+    std::fs::create_dir_all(bundles.join(ID)).unwrap();
+    let file = bundles.join(ID).join("config.json");
+    let config = |group: &str| {
+        format!(
+            "{{\"annotations\":{{\"io.kubernetes.cri.sandbox-namespace\":\"shop\"}},\"linux\":{{\"cgroupsPath\":\"{group}\"}}}}"
+        )
+    };
+    std::fs::write(&file, config(&group)).unwrap();
+    let known = shared.ask(&sources, &group, ID, until());
+    assert_eq!(known.labels.unwrap()["io.kubernetes.pod.namespace"], "shop");
+    assert!(known.is_said);
+    // Another group of that number, and one that is none of Kubernetes'.
+    std::fs::write(&file, config("/kubepods/pody")).unwrap();
+    let known = shared.ask(&sources, &group, ID, until());
+    assert!(why(&known).contains("its control group is"));
+    let docker = format!("/docker/{ID}");
+    std::fs::write(&file, config(&docker)).unwrap();
+    let known = shared.ask(&sources, &docker, ID, until());
+    assert!(why(&known).contains("no container runtime is there"));
 }
