@@ -221,7 +221,16 @@ impl Objects {
         }
         // What is sealed is written by nobody.
         let is_sealed = is_memory(&file, &about);
-        let writers = Writers::of(&about);
+        let mut writers = Writers::of(&about);
+        if is_on_loop(&about) {
+            if is_image_of_others(&about) {
+                return Err(NoDigest::Untrusted);
+            }
+            // The device has another image next, and who has made that one gives a file in it all
+            // numbers and times of a known one. The lease holds the device; what is known of the
+            // file goes with it.
+            writers.is_root_alone = false;
+        }
         if let Some(known) = self.known.get(&id) {
             let digest = known.digest;
             if known.lease.is_none() && !is_sealed {
@@ -233,7 +242,7 @@ impl Objects {
             return Err(*why);
         }
         // Before a byte is asked for, which may never come.
-        if hash::mutable_kind(&file).is_some() || is_image_of_others(&about) {
+        if hash::mutable_kind(&file).is_some() {
             return Err(NoDigest::Untrusted);
         }
         // Of who writes to the file below nobody is told.
@@ -506,16 +515,18 @@ impl Begun {
     }
 }
 
-/// Is it a file of an image in a file that others than root can write to (a loop device)? What they
+/// Does it lie on a loop device?
+fn is_on_loop(about: &fs::Metadata) -> bool {
+    rustix::fs::major(about.dev()) == LOOP_MAJOR
+}
+
+/// Is this file of a loop device in an image that others than root can write to? What they
 /// write there changes it, and nobody is told.
 fn is_image_of_others(about: &fs::Metadata) -> bool {
     let (major, minor) = (
         rustix::fs::major(about.dev()),
         rustix::fs::minor(about.dev()),
     );
-    if major != LOOP_MAJOR {
-        return false;
-    }
     // Of a partition the device stands above.
     let at = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
     let paths = ["loop/backing_file", "../loop/backing_file"];
