@@ -53,7 +53,7 @@ pub fn recorded(database: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf
     let absolute: Vec<_> = paths.iter().filter(|path| path.is_absolute()).collect();
     for some in absolute.chunks(AT_ONCE) {
         let printed = run(database, &["-qf", "--qf", FORMAT, "--"], some)?;
-        for (path, recorded) in printed.split(|byte| *byte == b'\n').filter_map(record) {
+        for (path, recorded) in records(&printed) {
             // rpm knows a path also where a directory of it is a link now.
             let is = |one: &&&&Path| {
                 one.file_name() == path.file_name()
@@ -116,6 +116,11 @@ fn run(database: &Path, question: &[&str], paths: &[&&Path]) -> io::Result<Vec<u
     child.wait()?;
     let printed = reader.join();
     printed.unwrap_or_else(|_| Err(io::Error::other("its output was not read")))
+}
+
+/// The records in what rpm prints of files; a line that is none is left out.
+pub fn records(printed: &[u8]) -> impl Iterator<Item = (PathBuf, Recorded)> {
+    printed.split(|byte| *byte == b'\n').filter_map(record)
 }
 
 /// `curl TAB 8 TAB SHA-256 TAB mode TAB /usr/bin/curl`
