@@ -115,6 +115,23 @@ impl Podman {
     }
 }
 
+/// Removes what runc leaves of the control groups of containers, in each hierarchy.
+fn remove_groups(top: &str) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for mount in mounts.lines().filter(|line| line.contains(" cgroup")) {
+        let Some(at) = mount.split(' ').nth(1) else {
+            continue;
+        };
+        let below = Path::new(at).join(top);
+        if !top.is_empty() && below.is_dir() {
+            let _ = Command::new("find")
+                .arg(&below)
+                .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"])
+                .output();
+        }
+    }
+}
+
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.command(&["rm", "-f", "-a", "-t", "0"]).output();
@@ -124,6 +141,7 @@ impl Drop for Podman {
         for mount in below.filter(|mount| Path::new(mount).starts_with(&self.dir)) {
             let _ = Command::new("umount").args(["-l", mount]).output();
         }
+        remove_groups(self.parent.trim_start_matches('/'));
     }
 }
 
@@ -309,21 +327,8 @@ impl Drop for Containerd {
                 let _ = self.command(words).output();
             }
         }
-        // What runc leaves of their groups, in each hierarchy.
-        let top = self.group.split('/').nth(1).unwrap_or_default();
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for mount in mounts.lines().filter(|line| line.contains(" cgroup")) {
-            let Some(at) = mount.split(' ').nth(1) else {
-                continue;
-            };
-            let below = Path::new(at).join(top);
-            if below.is_dir() {
-                let _ = Command::new("find")
-                    .arg(&below)
-                    .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"])
-                    .output();
-            }
-        }
+        let top = self.group.split('/').nth(1);
+        remove_groups(top.unwrap_or_default());
     }
 }
 
