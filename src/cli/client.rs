@@ -21,9 +21,15 @@ use super::complain;
 
 /// An answer must have begun within this time: a ban waits for the disk.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// The same of a reload, in which the kernel may verify programs anew: on a slow processor that
+/// takes minutes.
+const RELOADED_WITHIN: Duration = Duration::from_secs(300);
 /// Whoever waits longer than this is told so; for one that is stopped nobody
 /// waits longer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a reload is asked for.
+const RELOAD: &str = "/v1/reload";
 
 /// The daemon behind one socket.
 pub struct Client {
@@ -105,6 +111,11 @@ impl Client {
         self.ask(Method::GET, path, None)
     }
 
+    /// Has the daemon read its configuration again.
+    pub fn reload(&self) -> anyhow::Result<Value> {
+        self.post(RELOAD, &Value::Null)?.ok()
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> anyhow::Result<Reply> {
         self.ask(Method::POST, path, Some(body))
     }
@@ -168,7 +179,11 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .context("this cannot be asked")?;
-        answer_of(peer, sender.send_request(request))
+        let within = match path {
+            RELOAD => RELOADED_WITHIN,
+            _ => ANSWER_WITHIN,
+        };
+        answer_of(peer, within, sender.send_request(request))
             .await?
             .with_context(|| {
                 format!("the daemon at {socket} closed the connection (only root and the socket's group may ask)")
@@ -214,8 +229,12 @@ fn unreachable(
     }
 }
 
-/// What the daemon of this process answers, if it does so in time.
-async fn answer_of<T>(peer: Option<i32>, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+/// What the daemon of this process answers, if it does so in this time.
+async fn answer_of<T>(
+    peer: Option<i32>,
+    within: Duration,
+    answer: impl Future<Output = T>,
+) -> anyhow::Result<T> {
     let mut answer = pin!(answer);
     if let Ok(answer) = tokio::time::timeout(PATIENCE, &mut answer).await {
         return Ok(answer);
@@ -236,10 +255,10 @@ async fn answer_of<T>(peer: Option<i32>, answer: impl Future<Output = T>) -> any
         "{daemon} has not answered for {}s; waiting",
         PATIENCE.as_secs()
     ));
-    tokio::time::timeout(ANSWER_WITHIN - PATIENCE, answer)
+    tokio::time::timeout(within - PATIENCE, answer)
         .await
         .map_err(|_| {
-            let seconds = ANSWER_WITHIN.as_secs();
+            let seconds = within.as_secs();
             Silent(format!("{daemon} has not answered for {seconds}s")).into()
         })
 }

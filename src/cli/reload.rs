@@ -1,7 +1,5 @@
 //! `weir reload`
 
-use serde_json::Value;
-
 use super::{Common, ExitAnswer, show};
 
 /// Reload the configuration, all of it or nothing
@@ -12,7 +10,7 @@ use super::{Common, ExitAnswer, show};
 pub struct Args {}
 
 pub fn run(common: &Common, _: &Args) -> anyhow::Result<ExitAnswer> {
-    let answer = common.client().post("/v1/reload", &Value::Null)?.ok()?;
+    let answer = common.client().reload()?;
     for warning in answer["warnings"].as_array().into_iter().flatten() {
         show::line(format!("warning: {}", show::text(warning)))?;
     }

@@ -3,8 +3,10 @@
 use std::{
     fs,
     io::Write,
+    os::unix::net::UnixListener,
     path::PathBuf,
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -188,4 +190,67 @@ fn check_names_every_mistake() {
         (&false.into(), 3)
     );
     assert_eq!(host.weir(&["daemon"]).code, 2);
+}
+
+/// The kernel verifies programs for minutes where the processor is slow.
+#[test]
+fn a_reload_that_takes_long_is_waited_for() {
+    let host = Host::new();
+    let socket = host.path("slow.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let daemon = thread::spawn(move || {
+        let (mut asked, _) = listener.accept().unwrap();
+        // Longer than an answer to anything else is waited for.
+        thread::sleep(Duration::from_secs(31));
+        let body = r#"{"reloaded":true,"warnings":[]}"#;
+        let length = body.len();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
+        let _ = write!(asked, "{head}: {length}\r\n\r\n{body}");
+    });
+    let reload = host.weir(&["--socket", socket.to_str().unwrap(), "reload"]);
+    daemon.join().unwrap();
+    assert_eq!(
+        (reload.code, reload.out.trim()),
+        (0, "reloaded"),
+        "{}",
+        reload.err
+    );
+    assert!(
+        reload.err.contains("has not answered for 5s; waiting"),
+        "{}",
+        reload.err
+    );
+}
+
+/// Tells where the configuration is, and stands still.
+const STANDS_STILL: &str = "
+import json, os, signal, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1] + '.new'); listener.listen()
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+asked, _ = listener.accept()
+asked.recv(65536)
+body = json.dumps({'config': sys.argv[2]})
+head = 'HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length'
+asked.sendall(f'{head}: {len(body)}\\r\\n\\r\\n{body}'.encode())
+os.kill(os.getpid(), signal.SIGSTOP)
+";
+
+/// The file is put back, and nobody says that the daemon will not take what it has read.
+#[test]
+fn a_rule_that_the_daemon_does_not_answer_about_may_come_into_force() {
+    let mut host = Host::new();
+    let main = host.path("weir.toml");
+    let text = fs::read_to_string(&main).unwrap();
+    fs::write(&main, format!("{text}[app]\n")).unwrap();
+    let socket = host.path("weir.sock");
+    let mut daemon = Command::new("python3");
+    daemon.args(["-c", STANDS_STILL]).args([&socket, &main]);
+    host.daemon = Some(daemon.spawn().unwrap());
+    host.until("it listens", |_| socket.exists());
+    let allow = host.weir(&["app", "allow", WEIR]);
+    assert_eq!(allow.code, 2, "{}{}", allow.out, allow.err);
+    assert!(allow.err.contains("it is stopped"), "{}", allow.err);
+    assert!(allow.err.contains("perhaps in force"), "{}", allow.err);
+    assert!(!host.path("conf.d/50-app-rules.toml").exists());
 }

@@ -8,11 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use serde_json::Value;
 use weir_config::files;
 use weir_daemon::config::Config;
 
-use crate::cli::{Common, show};
+use crate::cli::{Common, client::Silent, show};
 
 /// Lines of two texts between which the longest common subsequence is looked for; longer
 /// ones are shown whole.
@@ -83,6 +82,14 @@ impl DropIn {
         format!("not in force, and {} is as it was", self.path.display())
     }
 
+    /// The daemon may have read the file, and goes on with it later.
+    fn perhaps_in_force(&self) -> String {
+        format!(
+            "perhaps in force once the daemon answers again, until the next weir reload; {} is as it was",
+            self.path.display()
+        )
+    }
+
     /// Prints what changes.
     pub fn show_difference(&self, after: &str) -> io::Result<()> {
         let path = self.path.display();
@@ -101,15 +108,15 @@ impl DropIn {
     /// there.
     pub fn put(&self, common: &Common, after: Option<&str>) -> anyhow::Result<Vec<String>> {
         self.write(after)?;
-        let answer = common
-            .client()
-            .post("/v1/reload", &Value::Null)
-            .and_then(|reply| reply.ok());
-        let answer = match answer {
+        let answer = match common.client().reload() {
             Ok(answer) => answer,
             Err(why) => {
                 self.write(self.before.as_deref())?;
-                return Err(why.context(self.not_in_force()));
+                let told = match why.is::<Silent>() {
+                    true => self.perhaps_in_force(),
+                    false => self.not_in_force(),
+                };
+                return Err(why.context(told));
             }
         };
         let warnings = answer["warnings"].as_array().into_iter().flatten();
