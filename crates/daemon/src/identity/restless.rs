@@ -75,6 +75,8 @@ impl Spent {
 struct Known {
     /// The time at which the process was started: another one may have its number later.
     started: u64,
+    /// Not only once: a program that has just begun may not stand still for a moment.
+    is_again: bool,
     wait: Duration,
     until: Instant,
 }
@@ -173,6 +175,7 @@ impl Restless {
         let wait = wait.max(took * SHARE).min(WAIT_LAST);
         let known = Known {
             started,
+            is_again: before.is_some(),
             wait,
             until: now + wait,
         };
@@ -190,12 +193,13 @@ impl Restless {
         self.by_pid.remove(&pid);
     }
 
-    /// Those that are not to be looked at yet: one of them, and how many there are. Who has not
-    /// asked for a long time after that is forgotten.
+    /// Those that are not to be looked at yet, and did not stand still more than once: one of them,
+    /// and how many there are. Who has not asked for a long time after that is forgotten.
     fn put_off(&mut self, now: Instant) -> Option<(u32, usize)> {
         self.by_pid.retain(|_, known| now < known.until + WAIT_LAST);
         self.by_user.retain(|_, spent| !spent.by(now).is_zero());
-        let mut put_off = self.by_pid.iter().filter(|(_, known)| now < known.until);
+        let put_off = |(_, known): &(&u32, &Known)| known.is_again && now < known.until;
+        let mut put_off = self.by_pid.iter().filter(put_off);
         let (first, _) = put_off.next()?;
         Some((*first, put_off.count() + 1))
     }
@@ -219,7 +223,9 @@ mod tests {
                 || unreachable!(),
                 now + wait - Duration::from_millis(1)
             ));
-            assert_eq!(all.put_off(now), Some((7, 1)));
+            // Nobody is told of one that did not stand still once, as one that begins.
+            let told = (seconds > 1).then_some((7, 1));
+            assert_eq!(all.put_off(now), told, "{seconds}");
             assert!(
                 !all.is_put_off(7, || Some(100), || unreachable!(), now + wait),
                 "{seconds}"
@@ -281,7 +287,7 @@ mod tests {
         );
         let words = all.words(now).unwrap();
         assert!(
-            words.contains("; processes of user 1000 that are"),
+            words.starts_with("processes of user 1000 that are"),
             "{words}"
         );
         // Those of root are told apart.
