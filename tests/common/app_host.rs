@@ -246,6 +246,11 @@ impl Running {
         writeln!(self.input, "{line}").unwrap();
     }
 
+    /// Has it ended by now?
+    pub fn has_ended(&mut self) -> bool {
+        self.child.wait(Duration::ZERO).unwrap().is_some()
+    }
+
     /// Waits until it has ended.
     pub fn ended(mut self) {
         let status = self.child.wait(Duration::from_secs(60)).unwrap();

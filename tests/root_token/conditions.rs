@@ -244,10 +244,7 @@ fn root_a_port_that_only_logs_lets_all_connections_in_and_counts() {
     lab.server.copy_keys(&lab.client);
     lab.server.require(&curl, "mode = \"log\"\n");
     lab.server.weir.start();
-    let python = || {
-        lab.client
-            .known("python3", || drop(lab.client.connects(SERVER[0], OPEN)))
-    };
+    let python = || lab.client.known_python(SERVER[0]);
     python();
     let (client, server) = (&lab.client, &lab.server);
     let by_other = |address: &str| {

@@ -114,8 +114,7 @@ fn root_tokens_go_by_the_conduit_that_passed_in_a_probe() {
     // The path lets everything pass: SYNs have the token in their IP headers.
     configure(&lab, "");
     lab.client.weir.start();
-    let run = || drop(lab.client.curl(SERVER[0], OPEN));
-    let curl = lab.client.known("/curl", run);
+    let curl = lab.client.known_curl(SERVER[0]);
     lab.server.copy_keys(&lab.client);
     lab.server.require(&curl, "");
     lab.server.weir.start();
@@ -260,8 +259,7 @@ fn root_conduits_are_chosen_when_the_host_gets_its_addresses() {
         (conduits(&lab) == all("tcp-option", "none", "probe")).then_some(())
     });
     assert!(!lab.client.weir.alerts().contains(told));
-    let run = || drop(lab.client.curl(SERVER[0], OPEN));
-    lab.client.known("/curl", run);
+    lab.client.known_curl(SERVER[0]);
     for address in SERVER {
         // A SYN has none while its program is looked at anew.
         soon("a token in the TCP header", || {
@@ -296,8 +294,7 @@ fn root_segments_are_signed_where_tcp_options_passed_in_a_probe() {
     filter(&lab, "");
     payload(&lab, "passes.jsonl");
     lab.client.weir.start();
-    let run = || drop(lab.client.curl(SERVER[0], OPEN));
-    let curl = lab.client.known("/curl", run);
+    let curl = lab.client.known_curl(SERVER[0]);
     lab.server.copy_keys(&lab.client);
     lab.server.require(&curl, "scope = \"payload\"\n");
     lab.server.weir.start();

@@ -48,10 +48,7 @@ fn require(lab: &Lab, aggregate: &str, more: &str, of_requirement: &str) {
 /// The aggregates of curl and python3 on the client, which signs.
 pub fn known(lab: &Lab) -> [String; 2] {
     let client = &lab.client;
-    [
-        client.known("/curl", || drop(client.curl(SERVER[0], OPEN))),
-        client.known("python3", || drop(client.connects(SERVER[0], OPEN))),
-    ]
+    [client.known_curl(SERVER[0]), client.known_python(SERVER[0])]
 }
 
 #[test]

@@ -151,8 +151,8 @@ fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
     };
     lab.client.start_signing(CURL_AND_PYTHON, SERVER);
     let client = &lab.client;
-    let curl = client.known("/curl", || drop(client.curl(SERVER[0], OPEN)));
-    let python = client.known("python3", || drop(client.connects(SERVER[0], OPEN)));
+    let curl = client.known_curl(SERVER[0]);
+    let python = client.known_python(SERVER[0]);
     lab.gateway.copy_keys(client);
     lab.gateway.require(&curl, "");
     lab.gateway.weir.start();

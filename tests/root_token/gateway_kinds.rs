@@ -11,7 +11,7 @@ use weir_netlab::Child;
 use super::{
     common::{skipped, soon},
     datagrams::{self, Lab, SERVER},
-    lab::{CURL_AND_PYTHON, Host, OPEN, PORT, nginx_conf, url},
+    lab::{CURL_AND_PYTHON, Host, PORT, nginx_conf, url},
 };
 
 /// A lab whose router is the gateway, and nginx on the server; `None`: something is not here.
@@ -121,8 +121,7 @@ fn root_iptables_on_a_gateway_looks_at_each_segment() {
         };
         configure(&lab.client, "scope = \"payload\"\n");
         lab.client.weir.start();
-        let run = || drop(lab.client.curl(SERVER[0], OPEN));
-        let curl = lab.client.known("/curl", run);
+        let curl = lab.client.known_curl(SERVER[0]);
         gateway.copy_keys(&lab.client);
         gateway.require(&curl, "scope = \"payload\"\n");
         gateway.weir.start();
