@@ -14,16 +14,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use weir_daemon::{config::places_of, instance};
+use weir_daemon::{api::RELOADED_WITHIN, config::places_of, instance};
 use weir_enforce::is_stopped;
 
 use super::complain;
 
-/// An answer must have begun within this time: a ban waits for the disk.
+/// An answer to anything but a reload must have begun within this time: a ban waits for the disk.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// The same of a reload, in which the kernel may verify programs anew: on a slow processor that
-/// takes minutes.
-const RELOADED_WITHIN: Duration = Duration::from_secs(300);
 /// Whoever waits longer than this is told so; for one that is stopped nobody
 /// waits longer.
 const PATIENCE: Duration = Duration::from_secs(5);

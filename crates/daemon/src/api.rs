@@ -56,6 +56,9 @@ use crate::{
 };
 use weir_events::{Events, alerts::Alerts};
 
+/// So long who asks for a reload waits for it: the kernel may verify programs anew, which takes
+/// minutes on a slow processor.
+pub const RELOADED_WITHIN: Duration = Duration::from_secs(300);
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
 /// Bans in one answer unless the request says otherwise.

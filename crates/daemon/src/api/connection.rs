@@ -34,7 +34,7 @@ use tokio::{
 };
 
 use super::{
-    MAX_BODY, error,
+    MAX_BODY, RELOADED_WITHIN, error,
     places::{self, Class, Places},
 };
 
@@ -47,8 +47,9 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// A client that reads nothing of its answer for this long is let go.
 const READS_WITHIN: Duration = Duration::from_secs(10);
-/// No request but a stream of events takes longer, whatever the client does.
-const OVER_WITHIN: Duration = Duration::from_secs(120);
+/// No request but a stream of events takes longer, whatever the client does: who asks for a reload
+/// has stopped waiting by then.
+const OVER_WITHIN: Duration = RELOADED_WITHIN.saturating_add(Duration::from_secs(30));
 
 /// The states of a connection: no request yet, a request under way, a stream of events.
 const SILENT: u8 = 0;
