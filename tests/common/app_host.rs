@@ -246,7 +246,7 @@ impl Running {
         writeln!(self.input, "{line}").unwrap();
     }
 
-    /// Has it ended by now?
+    /// Whether it has ended by now.
     pub fn has_ended(&mut self) -> bool {
         self.child.wait(Duration::ZERO).unwrap().is_some()
     }
