@@ -2,20 +2,33 @@
 //! program, so files that others may read are refused, and none is written so.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::{Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use rustix::{fs::OFlags, process::DumpableBehavior};
+use rustix::{
+    fs::{CWD, FlockOperation, OFlags, RenameFlags},
+    io::Errno,
+    process::DumpableBehavior,
+};
 use weir_token::{
     KeyId, Secret,
     daf::{self, DafKey},
     key_file::{Key, KeyFileError, KeyState, MAX_BYTES},
     key_ring::{KeyRing, TwoKeys},
 };
+
+/// So long a change waits for another one to end.
+const WAIT: Duration = Duration::from_secs(10);
+/// The file in the directory that a change locks. The directory itself would not do: whoever may
+/// list it could lock it, and keep everybody from changing keys.
+const LOCK: &str = ".lock";
 
 /// Why keys cannot be read or changed. No message has a secret in it.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +87,19 @@ pub enum KeysError {
         id: KeyId,
         /// When that one began.
         since: Timestamp,
+    },
+    /// Somebody else changes the keys, and does not end.
+    #[error(
+        "{}: another process has changed keys for {} seconds and goes on: wait for its end (fuser {} names it)",
+        dir.display(), waited.as_secs(), lock.display()
+    )]
+    Busy {
+        /// The directory of keys.
+        dir: PathBuf,
+        /// The file that is locked.
+        lock: PathBuf,
+        /// So long this one has waited.
+        waited: Duration,
     },
     /// There is no such key.
     #[error("{}: there is no key {id}", path.display())]
@@ -198,44 +224,130 @@ fn file_name(id: KeyId) -> String {
 pub fn read(dir: &Path) -> Result<KeyRing, KeysError> {
     let about = fs::metadata(dir).map_err(system("cannot read the directory of keys", dir))?;
     check(dir, &about, 0o022, "root's, and writable for nobody else")?;
-    let mut keys = Vec::new();
+    // A file that is replaced meanwhile may be listed twice.
+    let mut paths = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(system("cannot read the directory of keys", dir))? {
         let path = entry
             .map_err(system("cannot read the directory of keys", dir))?
             .path();
         if path.extension().is_some_and(|extension| extension == "key") {
-            keys.push(read_file(&path)?);
+            paths.insert(path);
         }
     }
-    Ok(KeyRing::new(keys)?)
+    let keys: Result<Vec<Key>, KeysError> = paths.iter().map(|path| read_file(path)).collect();
+    Ok(KeyRing::new(keys?)?)
 }
 
-/// Writes a key, in one step: nobody reads half of it.
-fn write(dir: &Path, key: &Key) -> Result<(), KeysError> {
-    let path = dir.join(file_name(key.id));
-    let aside = dir.join(format!(".{}.{}", file_name(key.id), std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&aside)
-        .and_then(|mut file| {
-            file.write_all(key.text().as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&aside, &path))
-        .and_then(|()| fs::File::open(dir)?.sync_all());
-    if written.is_err() {
-        let _ = fs::remove_file(&aside);
+/// Keys that nobody else changes for as long. Readers need none of it: a file is there whole or
+/// not at all.
+struct Locked<'d> {
+    dir: &'d Path,
+    _lock: fs::File,
+}
+
+impl<'d> Locked<'d> {
+    /// Waits, at most so long, until no other process changes the keys of a directory, and removes
+    /// what one that was killed has left of a key: it has the secret.
+    fn new(dir: &'d Path, wait: Duration) -> Result<Self, KeysError> {
+        let about = fs::metadata(dir).map_err(system("cannot read the directory of keys", dir))?;
+        check(dir, &about, 0o022, "root's, and writable for nobody else")?;
+        let path = dir.join(LOCK);
+        let lock = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            .open(&path)
+            .map_err(system("cannot open", &path))?;
+        let began = Instant::now();
+        loop {
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK | Errno::INTR) if began.elapsed() < wait => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    return Err(KeysError::Busy {
+                        dir: dir.to_owned(),
+                        lock: path,
+                        waited: began.elapsed(),
+                    });
+                }
+                Err(error) => return Err(system("cannot lock", &path)(error.into())),
+            }
+        }
+        let locked = Self { dir, _lock: lock };
+        locked.remove_leftovers()?;
+        Ok(locked)
     }
-    written.map_err(system("cannot write", &path))
+
+    fn remove_leftovers(&self) -> Result<(), KeysError> {
+        let unread = "cannot read the directory of keys";
+        for entry in fs::read_dir(self.dir).map_err(system(unread, self.dir))? {
+            let entry = entry.map_err(system(unread, self.dir))?;
+            if entry.file_name().to_str().is_some_and(is_aside) {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(system("cannot remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a key, in one step: nobody reads half of it. A new one replaces none.
+    fn write(&self, key: &Key, is_new: bool) -> Result<(), KeysError> {
+        let path = self.dir.join(file_name(key.id));
+        let aside = self.dir.join(aside_name(key.id));
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&aside)
+            .and_then(|mut file| {
+                file.write_all(key.text().as_bytes())?;
+                file.sync_all()
+            })
+            .and_then(|()| match is_new {
+                true => rename_new(&aside, &path),
+                false => fs::rename(&aside, &path),
+            })
+            .and_then(|()| fs::File::open(self.dir)?.sync_all());
+        if written.is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+        written.map_err(system("cannot write", &path))
+    }
+}
+
+/// The name of a key file until it is whole.
+fn aside_name(id: KeyId) -> String {
+    format!(".{}.{}", file_name(id), std::process::id())
+}
+
+/// Whether a file is one that has such a name.
+fn is_aside(name: &str) -> bool {
+    let parts: Vec<_> = name.split('.').collect();
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    matches!(parts[..], ["", id, "key", process] if is_number(id) && is_number(process))
+}
+
+/// Gives a file another name that nothing has.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system without it.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        renamed => renamed.map_err(io::Error::from),
+    }
 }
 
 /// Makes a key that may sign from then on, in a directory that is made if need be.
 ///
 /// # Errors
 /// The keys that are there cannot be read, one of them would always sign in the place of this
-/// one, or this one cannot be written.
+/// one, another process goes on changing keys, or this one cannot be written.
 pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
     if !dir.exists() {
         let made = fs::DirBuilder::new()
@@ -244,6 +356,7 @@ pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
             .create(dir);
         made.map_err(system("cannot make the directory of keys", dir))?;
     }
+    let locked = Locked::new(dir, WAIT)?;
     let ring = read(dir)?;
     let signing = ring.signing(Timestamp::now());
     if let Some(signing) = signing.and_then(|(id, _)| ring.get(id))
@@ -270,15 +383,17 @@ pub fn make(dir: &Path, sign_from: Timestamp) -> Result<Key, KeysError> {
         sign_from,
         state: KeyState::Live(Secret::new(bytes)),
     };
-    write(dir, &key)?;
+    locked.write(&key, true)?;
     Ok(key)
 }
 
 /// Ends a key: its secret goes, and its id stays used.
 ///
 /// # Errors
-/// There is none, it is the last that signs, or the file cannot be written.
+/// There is none, it is the last that signs, another process goes on changing keys, or the file
+/// cannot be written.
 pub fn retire(dir: &Path, id: KeyId) -> Result<Key, KeysError> {
+    let locked = Locked::new(dir, WAIT)?;
     let now = Timestamp::now();
     let ring = read(dir)?;
     let key = ring.get(id).ok_or_else(|| KeysError::Missing {
@@ -297,7 +412,7 @@ pub fn retire(dir: &Path, id: KeyId) -> Result<Key, KeysError> {
         },
         ..key.clone()
     };
-    write(dir, &retired)?;
+    locked.write(&retired, false)?;
     Ok(retired)
 }
 
@@ -344,7 +459,76 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("there is no key 9"), "{error}");
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+        // Three keys and the lock.
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn changes_at_the_same_time_wait_for_each_other() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("keys");
+        let now = Timestamp::now();
+        let ids: BTreeSet<u8> = thread::scope(|scope| {
+            let dir = &dir;
+            let made: Vec<_> = (0..4)
+                .map(|_| scope.spawn(move || make(dir, now).unwrap()))
+                .collect();
+            let made = made.into_iter().map(|one| one.join().unwrap().id.number());
+            made.collect()
+        });
+        assert_eq!(ids, BTreeSet::from([1, 2, 3, 4]));
+        // All but one can be retired, whichever is the last.
+        let errors: Vec<_> = thread::scope(|scope| {
+            let dir = &dir;
+            let retired: Vec<_> = ids
+                .iter()
+                .map(|id| scope.spawn(move || retire(dir, KeyId::new(*id).unwrap())))
+                .collect();
+            let retired = retired.into_iter().map(|one| one.join().unwrap());
+            retired.filter_map(Result::err).collect()
+        });
+        assert!(matches!(errors[..], [KeysError::LastKey(_)]), "{errors:?}");
+        assert_eq!(read(&dir).unwrap().accepted().count(), 1);
+    }
+
+    #[test]
+    fn a_change_that_does_not_end_is_an_error_and_a_new_key_replaces_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        set_mode(dir, 0o700);
+        let key = make(dir, Timestamp::now()).unwrap();
+        let locked = Locked::new(dir, WAIT).unwrap();
+        let error = Locked::new(dir, Duration::from_millis(20)).err().unwrap();
+        let error = error.to_string();
+        assert!(
+            error.contains("another process has changed keys for 0 seconds"),
+            "{error}"
+        );
+        // Who reads them waits for nobody.
+        assert_eq!(read(dir).unwrap().keys().len(), 1);
+        let error = locked.write(&key, true).unwrap_err().to_string();
+        assert!(
+            error.contains("cannot write") && error.contains("1.key: File exists"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_of_a_key_goes() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        set_mode(dir, 0o700);
+        make(dir, Timestamp::now()).unwrap();
+        let left = [".2.key.4711", ".1.key.1"].map(|name| dir.join(name));
+        let others = [".2.key.old", ".x.key.1", "2.key.1"].map(|name| dir.join(name));
+        for path in left.iter().chain(&others) {
+            fs::copy(dir.join("1.key"), path).unwrap();
+        }
+        // It is no key.
+        assert_eq!(read(dir).unwrap().keys().len(), 1);
+        make(dir, Timestamp::now()).unwrap();
+        assert!(!left.iter().any(|path| path.exists()));
+        assert!(others.iter().all(|path| path.exists()));
     }
 
     #[test]
