@@ -3,12 +3,13 @@
 
 use std::{
     fs,
+    os::unix::fs::{PermissionsExt, symlink},
     process::{Command, Stdio},
 };
 
 use super::{
     common::{WEIR, soon},
-    lab::Lab,
+    lab::{EAST, Lab},
     probe::words,
 };
 
@@ -49,6 +50,51 @@ fn root_what_cannot_be_written_is_said_before_anything_is_measured() {
     lab.weir(&lab.router, &words(&sites, &more)).done();
     let drawn = fs::read_to_string(&here).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
+}
+
+/// Who may write to the directory could have root write elsewhere, or exchange what it has written.
+#[test]
+fn root_captures_go_through_no_link_and_into_no_directory_of_others() {
+    let Some(lab) = Lab::new(&[]) else {
+        return;
+    };
+    let sites = sites(&lab);
+    let (dir, victim) = (lab.path("packets"), lab.path("victim"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&victim, "as it was").unwrap();
+    let more = ["--option", "ip:rr", "--ipv4", "--carrier", "icmp"];
+    let more = [&more[..], &["--pcap", dir.to_str().unwrap()]].concat();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    lab.weir(&lab.router, &words(&sites, &more))
+        .refused(&["its mode is 0777; allowed: one that is writable for nobody else, or sticky"]);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+    let link = dir.join("west--east.ipv4.sent.pcap");
+    symlink(&victim, &link).unwrap();
+    lab.weir(&lab.router, &words(&sites, &more))
+        .refused(&["west--east.ipv4.sent.pcap"]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+    fs::remove_file(&link).unwrap();
+    lab.weir(&lab.router, &words(&sites, &more)).done();
+    assert!(fs::metadata(&link).unwrap().len() > 24);
+}
+
+/// A site under the address of another one would decide about the network of that one.
+#[test]
+fn root_two_sites_do_not_have_one_address() {
+    let Some(lab) = Lab::new(&[]) else {
+        return;
+    };
+    let [west, east] = sites(&lab);
+    let evil = format!("evil=netns:{}", lab.east.name());
+    let more = ["--option", "ip:rr", "--ipv4", "--carrier", "icmp"];
+    let refused = "which is the address of site";
+    let named = format!("{east}/{}", EAST[0]);
+    let said = lab.weir(&lab.router, &words(&[west, named, evil], &more));
+    said.refused(&[
+        "site evil: its agent tells ",
+        refused,
+        "site west: others send to",
+    ]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn probe(lab: &Lab, name: &str) {
     let [client, server] = [&lab.client.space, &lab.server.space].map(|space| space.name());
     let sites = [
         format!("west=netns:{client}"),
-        format!("east=netns:{server}"),
+        format!("east=netns:{server}/{}", SERVER.join(",")),
     ];
     let file = lab.client.weir.path(name);
     let mut words = vec!["options", "probe", &sites[0], &sites[1]];

@@ -12,6 +12,7 @@ pub mod agent;
 pub mod agent_protocol;
 pub mod matrix;
 pub mod measure;
+pub mod own_file;
 pub mod packet;
 pub mod pcap;
 pub mod probe_packet;

@@ -45,12 +45,16 @@ pub struct ProbePlan {
 
 impl ProbePlan {
     /// What earlier measurements between these addresses need to have in common with these to
-    /// stand for them.
-    pub fn conditions(&self, source: IpAddr, dest: IpAddr) -> Conditions {
+    /// stand for them. `is_told`: nobody but the receiver's host says that `dest` is its.
+    pub fn conditions(&self, source: IpAddr, dest: IpAddr, is_told: bool) -> Conditions {
         Conditions {
             port: self.port,
             tries: self.tries,
-            ends: Some(Ends { source, dest }),
+            ends: Some(Ends {
+                source,
+                dest,
+                told: Some(is_told),
+            }),
         }
     }
 
@@ -172,7 +176,7 @@ fn measure_once(
             from: from.label.clone(),
             to: to.label.clone(),
             is_v4,
-            conditions: Some(plan.conditions(path.source, path.dest)),
+            conditions: Some(plan.conditions(path.source, path.dest, to.is_told(is_v4))),
             measured: Timestamp::now().round(jiff::Unit::Second).ok(),
             measurements,
         },

@@ -136,6 +136,10 @@ pub struct Ends {
     pub source: IpAddr,
     /// The address by which others reach the receiver.
     pub dest: IpAddr,
+    /// Whether nobody but the receiver's own host said that `dest` is its address; `None`: a
+    /// weir that did not write it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<bool>,
 }
 
 /// All measurements from one site to another in one family.

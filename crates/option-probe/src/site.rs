@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::IpAddr,
     path::Path,
     process::{Child, Command, Stdio},
@@ -13,19 +13,27 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns};
+use weir_core::text::escape;
 
 use crate::{
     agent_protocol::{
         HexBytes, ProtocolError, Request, Response, VERSION, read_message, write_message,
     },
     result_file::{MAX_LABEL, is_label},
-    site_address::{check_told, source},
+    site_address::{Claim, check_told, refusals, source},
 };
 
 /// The time in which an agent answers; ssh asks for nothing, so it takes no longer.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Characters of an agent's message that are shown.
 const MESSAGE: usize = 300;
+/// Lines of what a site's program, or ssh, says beside its answers that are shown.
+const MAX_SAID: usize = 50;
+/// Bytes of one of these lines; what is behind them is the next line.
+const MAX_SAID_LINE: u64 = 2048;
+/// So long the last of these lines are waited for when the program has ended: what it has started
+/// may live on with its standard error.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The way to a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +44,18 @@ pub enum Reach {
     Ssh(String),
 }
 
+impl Reach {
+    /// The address of a host that ssh is given by its address.
+    fn address(&self) -> Option<IpAddr> {
+        let Self::Ssh(host) = self else {
+            return None;
+        };
+        let host = host.rsplit_once('@').map_or(&**host, |(_, host)| host);
+        let host = host.strip_prefix('[').unwrap_or(host);
+        host.strip_suffix(']').unwrap_or(host).parse().ok()
+    }
+}
+
 /// A site as it is named on the command line: `[LABEL=]netns:NAME[/ADDRESS[,ADDRESS]]` or
 /// `[LABEL=]ssh:HOST[/ADDRESS[,ADDRESS]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +64,8 @@ pub struct SiteSpec {
     pub label: String,
     /// Where the site is.
     pub reach: Reach,
-    /// The addresses by which the others reach it; those that it has itself, if none is given.
+    /// The addresses by which the others reach it. If none is given, those that it has itself:
+    /// that by which ssh reaches it before others.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -134,20 +155,75 @@ pub struct Site {
     addresses: Vec<IpAddr>,
     /// Addresses that its host has itself: behind a NAT, others.
     own: Vec<IpAddr>,
-    /// Whether its agent told by which addresses others reach it, and nobody named any.
-    is_told: bool,
+    /// The addresses that the administrator named; others only its agent told.
+    named: Vec<IpAddr>,
     requests: SyncSender<Vec<u8>>,
     answers: Receiver<Result<Response, ProtocolError>>,
     _child: AgentProcess,
 }
 
 /// An agent's process, or ssh's: it ends with this.
-struct AgentProcess(Child);
+struct AgentProcess {
+    child: Child,
+    /// Ends when all is shown that it has said beside its answers.
+    said: Option<Receiver<()>>,
+}
+
+impl AgentProcess {
+    /// A process whose standard error is shown line by line, as this site's.
+    fn new(mut child: Child, label: &str, program: &'static str) -> io::Result<Self> {
+        let Some(said) = child.stderr.take() else {
+            return Ok(Self { child, said: None });
+        };
+        let mut process = Self { child, said: None };
+        let (is_open, ends) = sync_channel::<()>(0);
+        let label = label.to_owned();
+        thread::Builder::new()
+            .name("weir-site-said".into())
+            .spawn(move || {
+                // Nobody is left to tell if it fails.
+                let _ = show_said(&label, program, said, io::stderr());
+                drop(is_open);
+            })?;
+        process.said = Some(ends);
+        Ok(process)
+    }
+}
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(said) = &self.said {
+            let _ = said.recv_timeout(LAST_WORDS);
+        }
+    }
+}
+
+/// Shows what a site's program says beside its answers, which is an attacker's if the site is:
+/// escaped, and only the first lines. The rest is read too, for the program would wait.
+fn show_said(label: &str, program: &str, said: impl Read, mut to: impl Write) -> io::Result<()> {
+    let mut said = BufReader::new(said);
+    let mut lines = 0;
+    loop {
+        let mut line = Vec::new();
+        if (&mut said)
+            .take(MAX_SAID_LINE)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text: String = text.trim_end().chars().take(MESSAGE).collect();
+        let shown = match lines {
+            0..MAX_SAID => escape(&text),
+            MAX_SAID => "what else it says is left out".to_owned(),
+            _ => continue,
+        };
+        lines += 1;
+        // In one piece: other sites say something, too.
+        to.write_all(format!("weir: site {label}: {program}: {shown}\n").as_bytes())?;
     }
 }
 
@@ -162,14 +238,16 @@ impl Site {
             label: spec.label.clone(),
             why,
         };
-        let child = start(&spec.reach, options).map_err(refused)?;
+        let child = start(spec, options).map_err(refused)?;
         let mut site = Self::of(label, spec.addresses.clone(), child)?;
         match site.ask(&Request::Hello { version: VERSION }, Duration::ZERO)? {
             Response::Hello { version, addresses } if version == VERSION => {
                 site.own = check_told(addresses).map_err(refused)?;
                 if site.addresses.is_empty() {
                     site.addresses = site.own.clone();
-                    site.is_told = true;
+                    site.named = spec.reach.address().into_iter().collect();
+                    site.addresses
+                        .sort_by_key(|address| !site.named.contains(address));
                 }
             }
             other => return Err(site.unexpected(&other)),
@@ -191,7 +269,7 @@ impl Site {
             label: label.clone(),
             why,
         };
-        let pipes = (child.0.stdin.take(), child.0.stdout.take());
+        let pipes = (child.child.stdin.take(), child.child.stdout.take());
         let (Some(mut input), Some(output)) = pipes else {
             return Err(refused("its agent has no pipes".into()));
         };
@@ -225,20 +303,25 @@ impl Site {
             .map_err(no_thread)?;
         Ok(Self {
             label,
+            named: addresses.clone(),
             addresses,
             own: Vec::new(),
-            is_told: false,
             requests,
             answers,
             _child: child,
         })
     }
 
-    /// Addresses to which others send because its agent said so: the first of each family;
-    /// none, if the site was named with addresses.
+    /// Addresses to which others send because its agent said so, and nobody named them.
     pub fn told_addresses(&self) -> Vec<IpAddr> {
-        let both = [true, false].into_iter().filter(|_| self.is_told);
+        let both = [true, false].into_iter().filter(|v4| self.is_told(*v4));
         both.filter_map(|is_v4| self.address(is_v4)).collect()
+    }
+
+    /// Whether only its agent says that others reach it by its address of this family.
+    pub fn is_told(&self, is_v4: bool) -> bool {
+        let address = self.address(is_v4);
+        address.is_some_and(|address| !self.named.contains(&address))
     }
 
     /// The address of a family by which others reach it.
@@ -252,6 +335,42 @@ impl Site {
     /// be spoofed ones.
     pub fn source(&self, is_v4: bool) -> Option<IpAddr> {
         source(&self.addresses, &self.own, is_v4)
+    }
+
+    /// The addresses that it takes for its own, in these families.
+    fn claims(&self, families: &[bool]) -> Vec<Claim> {
+        let of = |is_v4: &bool| {
+            let reached_by = self.address(*is_v4).map(|address| Claim {
+                address,
+                is_reached: true,
+                is_told: self.is_told(*is_v4),
+            });
+            let source = self.source(*is_v4).map(|address| Claim {
+                address,
+                is_reached: false,
+                is_told: !self.named.contains(&address),
+            });
+            reached_by.into_iter().chain(source)
+        };
+        families.iter().flat_map(of).collect()
+    }
+
+    /// The sites of which an address is another one's as well, by their places: what is measured
+    /// to the one would count for the other. Where the administrator named the address for one,
+    /// it is refused for those whose agents tell it; else for all.
+    pub fn shared_addresses(sites: &[Option<Self>], families: &[bool]) -> Vec<(usize, SiteError)> {
+        let all: Vec<_> = sites
+            .iter()
+            .map(|site| match site {
+                Some(site) => (&*site.label, site.claims(families)),
+                None => ("", Vec::new()),
+            })
+            .collect();
+        let refused = refusals(&all).into_iter().map(|(at, why)| {
+            let label = all[at].0.to_owned();
+            (at, SiteError { label, why })
+        });
+        refused.collect()
     }
 
     fn error(&self, why: impl Into<String>) -> SiteError {
@@ -362,20 +481,25 @@ fn spawn_in(name: &str, mut command: Command) -> io::Result<Child> {
     }
 }
 
-fn start(reach: &Reach, options: &AgentOptions) -> Result<AgentProcess, String> {
+fn start(spec: &SiteSpec, options: &AgentOptions) -> Result<AgentProcess, String> {
+    // What it says reaches the administrator's terminal as text only.
     let piped = |command: &mut Command| {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
     };
-    match reach {
+    let shown = |child, program| {
+        AgentProcess::new(child, &spec.label, program)
+            .map_err(|error| format!("cannot start a thread: {error}"))
+    };
+    match &spec.reach {
         Reach::Namespace(name) => {
             let this = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
             let mut command = Command::new(this);
             command.args(["options", "agent"]);
             piped(&mut command);
-            let spawned = spawn_in(name, command);
-            spawned
-                .map(AgentProcess)
-                .map_err(|error| format!("cannot start an agent in namespace {name}: {error}"))
+            let spawned = spawn_in(name, command)
+                .map_err(|error| format!("cannot start an agent in namespace {name}: {error}"));
+            shown(spawned?, "agent")
         }
         Reach::Ssh(host) => {
             let mut command = Command::new("ssh");
@@ -386,10 +510,9 @@ fn start(reach: &Reach, options: &AgentOptions) -> Result<AgentProcess, String> 
             command.args(["-T", "-oBatchMode=yes", "-oConnectTimeout=10", "--"]);
             command.args([host, &options.remote_command]);
             piped(&mut command);
-            match command.spawn() {
-                Ok(child) => Ok(AgentProcess(child)),
-                Err(error) => Err(format!("cannot start ssh: {error}")),
-            }
+            let spawned = command.spawn();
+            let spawned = spawned.map_err(|error| format!("cannot start ssh: {error}"));
+            shown(spawned?, "ssh")
         }
     }
 }
@@ -423,11 +546,63 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_named_behind_the_slash_or_as_that_of_ssh() {
+        for (text, wanted) in [
+            ("ssh:root@192.0.2.1", Some("192.0.2.1")),
+            ("ssh:2001:db8::1", Some("2001:db8::1")),
+            ("east=ssh:root@[2001:db8::1]", Some("2001:db8::1")),
+            ("east=ssh:root@east.example", None),
+            ("east=netns:east", None),
+        ] {
+            let spec: SiteSpec = text.parse().unwrap();
+            let wanted = wanted.map(|address| address.parse().unwrap());
+            assert_eq!(spec.reach.address(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_site_says_is_shown_as_text_and_not_for_ever() {
+        let shown = |said: &[u8]| {
+            let mut to = Vec::new();
+            show_said("east", "ssh", said, &mut to).unwrap();
+            String::from_utf8(to).unwrap()
+        };
+        assert_eq!(
+            shown(b"\x1b]0;owned\x07\x1b[2Jall pairs pass\r\n\xff\xe2\x80\xae"),
+            "weir: site east: ssh: \\u{1b}]0;owned\\u{7}\\u{1b}[2Jall pairs pass\nweir: site east: ssh: \u{fffd}\\u{202e}\n"
+        );
+        let many = shown(&b"a line\n".repeat(1000));
+        assert_eq!(many.lines().count(), MAX_SAID + 1);
+        assert!(many.ends_with("ssh: what else it says is left out\n"));
+        let long = shown(&[b'x'; 100_000]);
+        assert!(long.lines().all(|line| line.len() < 350), "{long}");
+    }
+
+    #[test]
+    fn the_last_words_of_a_program_are_shown_and_what_it_leaves_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut left = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut left)
+            .unwrap();
+        let process = AgentProcess::new(child, "east", "ssh").unwrap();
+        // It holds the standard error open.
+        drop(process);
+        let killed = Command::new("kill").arg(left.trim()).status().unwrap();
+        assert!(killed.success());
+    }
+
+    #[test]
     fn a_site_that_reads_nothing_holds_nobody_up() {
         let mut command = Command::new("sleep");
         command.arg("600");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = AgentProcess(command.spawn().unwrap());
+        let child = command.spawn().unwrap();
+        let child = AgentProcess::new(child, "west", "agent").unwrap();
         let mut site = Site::of("west".into(), Vec::new(), child).unwrap();
         // More than a pipe holds.
         let packets = vec![HexBytes(vec![0x45; 600]); 4096];

@@ -51,6 +51,50 @@ pub(crate) fn source(reached_by: &[IpAddr], own: &[IpAddr], is_v4: bool) -> Opti
     both.or_else(|| own.next()).copied()
 }
 
+/// An address that a site takes for its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) address: IpAddr,
+    /// Others reach the site by it; else it sends from it.
+    pub(crate) is_reached: bool,
+    /// Only its agent says so.
+    pub(crate) is_told: bool,
+}
+
+/// The sites, by their places, that share an address with another one, and why they are refused.
+/// Two may send from one address, each behind a NAT.
+pub(crate) fn refusals(sites: &[(&str, Vec<Claim>)]) -> Vec<(usize, String)> {
+    let mut refused = Vec::new();
+    for (at, (_, claims)) in sites.iter().enumerate() {
+        let others = sites.iter().enumerate().filter(|(other, _)| *other != at);
+        let shared = others.flat_map(|(_, (label, theirs))| {
+            let pairs = claims
+                .iter()
+                .flat_map(move |own| theirs.iter().map(move |their| (own, their)));
+            pairs.map(move |(own, their)| (*label, own, their))
+        });
+        let mut shared = shared.filter(|(_, own, their)| {
+            let is_shared = own.address == their.address && (own.is_reached || their.is_reached);
+            is_shared && (own.is_told || !their.is_told)
+        });
+        if let Some((label, own, _)) = shared.next() {
+            let address = own.address;
+            refused.push((
+                at,
+                match own.is_told {
+                    true => format!(
+                        "its agent tells {address}, which is the address of site {label}: nothing is sent to this site; allowed: the addresses of both behind /, each another"
+                    ),
+                    false => format!(
+                        "it is named with {address}, as site {label} is; allowed: an address of its own behind /"
+                    ),
+                },
+            ));
+        }
+    }
+    refused
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +125,46 @@ mod tests {
         let many = vec![read("192.0.2.1"); MAX_ADDRESSES + 1];
         let error = check_told(many).unwrap_err();
         assert_eq!(error, "its agent tells 65 addresses; allowed: up to 64");
+    }
+
+    #[test]
+    fn an_address_is_that_of_one_site() {
+        let claim = |address: &str, is_reached, is_told| Claim {
+            address: address.parse().unwrap(),
+            is_reached,
+            is_told,
+        };
+        let named = |address| vec![claim(address, true, false), claim(address, false, false)];
+        let told = |address| vec![claim(address, true, true), claim(address, false, true)];
+        // Behind a NAT: the outer address is named, the inner one told.
+        let inner = |outer, inner| vec![claim(outer, true, false), claim(inner, false, true)];
+        let refused = |sites: &[Vec<Claim>]| {
+            let labels = ["west", "east", "evil"];
+            let sites: Vec<_> = labels.into_iter().zip(sites.to_vec()).collect();
+            refusals(&sites)
+        };
+        let (west, east) = ("192.0.2.1", "2001:db8::2");
+        assert!(refused(&[named(west), told(east), told("2001:db8::3")]).is_empty());
+        let refused_evil = refused(&[named(west), named(east), told(east)]);
+        assert_eq!(
+            refused_evil,
+            [(
+                2,
+                "its agent tells 2001:db8::2, which is the address of site east: nothing is sent to this site; allowed: the addresses of both behind /, each another".to_owned()
+            )]
+        );
+        let places = |sites: &[Vec<Claim>]| -> Vec<usize> {
+            refused(sites).into_iter().map(|(at, _)| at).collect()
+        };
+        // Who lies is not known.
+        assert_eq!(places(&[named(west), told(east), told(east)]), [1, 2]);
+        assert_eq!(places(&[named(west), named(east), named(east)]), [1, 2]);
+        // It would send in the name of another.
+        assert_eq!(places(&[named(west), inner("198.51.100.9", west)]), [1]);
+        assert_eq!(places(&[inner(west, "10.0.0.5"), told("10.0.0.5")]), [0, 1]);
+        // Two networks may have the same inner addresses.
+        let nats = [inner(west, "10.0.0.5"), inner("198.51.100.9", "10.0.0.5")];
+        assert!(places(&nats).is_empty());
     }
 
     #[test]

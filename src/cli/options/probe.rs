@@ -215,18 +215,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         }
         sites.push(opened.ok());
     }
+    let families = args.families();
+    for (at, error) in Site::shared_addresses(&sites, families) {
+        say(&error.to_string());
+        failed = true;
+        sites[at] = None;
+    }
     for site in sites.iter().flatten() {
         let told = site.told_addresses();
         if !told.is_empty() {
             let told: Vec<_> = told.iter().map(ToString::to_string).collect();
             say(&format!(
-                "site {}: others send to {}, as its host says",
+                "site {}: others send to {}, as its host says: for [token] that decides nothing, unless it is behind / of the site",
                 site.label,
                 told.join(" and ")
             ));
         }
     }
-    let families = args.families();
     for (site, is_v4) in sites
         .iter()
         .flatten()
@@ -252,7 +257,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
         let family = if pair.is_v4 { "IPv4" } else { "IPv6" };
         progress(done, pairs.len(), &format!("{from} to {to}, {family}"));
         let probes = plan.probes(pair.is_v4);
-        let conditions = ends(&sites, pair).map(|(source, dest)| plan.conditions(source, dest));
+        let is_told = |site: &Site| site.is_told(pair.is_v4);
+        let is_told = sites[pair.to].as_ref().is_some_and(is_told);
+        let conditions =
+            ends(&sites, pair).map(|(source, dest)| plan.conditions(source, dest, is_told));
         let kept = &results.kept;
         if let Some(conditions) = conditions
             && kept

@@ -19,7 +19,7 @@ use weir_bpf::token as kernel;
 use weir_core::{Prefix, text::escape};
 use weir_option_probe::{
     probe_packet::Carrier,
-    result_file::{PairResult, ResultFile, ResultFileError},
+    result_file::{Ends, PairResult, ResultFile, ResultFileError},
 };
 use weir_options::Layer;
 use weir_token::{
@@ -464,11 +464,35 @@ fn chosen(
         problems.push("its last line is cut, and is left out".to_owned());
     }
     problems.extend(from.as_ref().err().cloned());
-    let from_here: Vec<(&PairResult, IpAddr)> = file
+    let from_here = file
         .pairs
         .iter()
         .filter(|pair| from.as_ref() == Ok(&pair.from))
-        .filter_map(|pair| Some((pair, pair.conditions?.ends?.dest)))
+        .filter_map(|pair| Some((pair, pair.conditions?.ends?)));
+    // An address that nobody but the site's own host has told may be anybody's: what was measured
+    // to it would decide about another network than that of the site.
+    let (told, from_here): (Vec<_>, Vec<_>) =
+        from_here.partition(|(_, ends)| ends.told == Some(true));
+    let is_wanted = |site: IpAddr| all_networks(config).any(|(n, _)| n.contains(site));
+    let told = told.into_iter().filter(|(_, ends)| is_wanted(ends.dest));
+    let told: Vec<_> = told
+        .map(|(pair, ends)| format!("{} {}", pair.to, ends.dest))
+        .collect();
+    if !told.is_empty() {
+        problems.push(format!(
+            "it decides nothing about sites whose address only their own host has told ({}): measure again with the address that you know behind / of the site, as in LABEL=ssh:HOST/ADDRESS",
+            some_of(told.iter().map(String::as_str))
+        ));
+    }
+    let is_unsaid = |(_, ends): &(&PairResult, Ends)| ends.told.is_none() && is_wanted(ends.dest);
+    if from_here.iter().any(is_unsaid) {
+        problems.push(
+            "an earlier weir has written it, without who named the addresses of sites, which may be those of others: measure again".to_owned(),
+        );
+    }
+    let from_here: Vec<(&PairResult, IpAddr)> = from_here
+        .into_iter()
+        .map(|(pair, ends)| (pair, ends.dest))
         .collect();
     // Of networks in each other the smallest one is that of a site.
     let smallest = |site: IpAddr, is_udp: bool| {
@@ -479,7 +503,7 @@ fn chosen(
         .iter()
         .map(|(_, site)| [false, true].map(|is_udp| smallest(*site, is_udp)))
         .collect();
-    let mut is_any_there = false;
+    let mut is_any_there = !told.is_empty();
     let mut oldest = Some(Timestamp::MAX);
     let mut networks = Vec::new();
     for (network, is_udp) in all_networks(config) {

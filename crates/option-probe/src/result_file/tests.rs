@@ -6,6 +6,7 @@ const CONDITIONS: Conditions = Conditions {
     ends: Some(Ends {
         source: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
         dest: IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1)),
+        told: Some(false),
     }),
 };
 
@@ -296,4 +297,20 @@ fn a_result_has_the_addresses_and_the_time_of_its_oldest_measurement() {
     let other = text.replace("198.51.100.2", "2001:db8::2");
     let error = ResultFile::read(other.as_bytes()).unwrap_err().to_string();
     assert_eq!(error, "line 2: 2001:db8::2 is of another family than 4");
+}
+
+/// A weir that did not write yet who had named an address.
+#[test]
+fn an_earlier_file_is_read_and_measured_again() {
+    let now = String::from_utf8(file(&[pair("east")])).unwrap();
+    let earlier = now.replace(",\"told\":false", "");
+    assert_ne!(now, earlier);
+    let read = ResultFile::read(earlier.as_bytes()).unwrap();
+    let ends = read.pairs[0].conditions.unwrap().ends.unwrap();
+    assert_eq!(ends.told, None);
+    let wanted = [(None, Carrier::Icmp)];
+    assert!(
+        read.find("west", "east", true, CONDITIONS, &wanted)
+            .is_none()
+    );
 }

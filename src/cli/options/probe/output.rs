@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use weir_option_probe::{
     measure::MeasuredPair,
+    own_file::{self, OwnDir},
     pcap,
     result_file::{self, LockedFile, MAX_SITES, PairResult, ResultFile},
 };
@@ -37,9 +38,8 @@ impl Results {
         let shown = path.display();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let file = options
-            .open(path)
-            .with_context(|| format!("cannot open {shown}"))?;
+        let file =
+            own_file::open(path, &mut options).with_context(|| format!("cannot open {shown}"))?;
         // Before it is read: what another one adds would be overwritten.
         let locked = LockedFile::lock(file).with_context(|| format!("cannot lock {shown}"))?;
         let Some(locked) = locked else {
@@ -99,18 +99,23 @@ impl Results {
 }
 
 /// The directory of captures.
-pub struct Captures(PathBuf);
+pub struct Captures {
+    path: PathBuf,
+    dir: OwnDir,
+}
 
 impl Captures {
     /// Makes the directory, and sees that files can be made in it.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
         let shown = dir.display();
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {shown}"))?;
-        let trial = dir.join(format!(".weir-options-probe.{}", std::process::id()));
-        File::create_new(&trial)
-            .and_then(|_| fs::remove_file(&trial))
-            .with_context(|| format!("cannot make files in {shown}"))?;
-        Ok(Self(dir.to_owned()))
+        let opened = OwnDir::open(dir).with_context(|| format!("cannot make {shown}"))?;
+        let trial = format!(".weir-options-probe.{}", std::process::id());
+        let tried = opened.try_out(&trial);
+        tried.with_context(|| format!("cannot make files in {shown}"))?;
+        Ok(Self {
+            path: dir.to_owned(),
+            dir: opened,
+        })
     }
 
     /// Writes the captures of a pair; labels are fit for names of files.
@@ -119,9 +124,9 @@ impl Captures {
         let family = if pair.is_v4 { 4 } else { 6 };
         for (what, packets) in [("sent", &measured.sent), ("arrived", &measured.arrived)] {
             let name = format!("{}--{}.ipv{family}.{what}.pcap", pair.from, pair.to);
-            let path = self.0.join(name);
+            let path = self.path.join(&name);
             let write = || -> io::Result<()> {
-                let mut file = BufWriter::new(File::create(&path)?);
+                let mut file = BufWriter::new(self.dir.create(&name)?);
                 pcap::write_head(&mut file)?;
                 for (time, packet) in packets {
                     pcap::write_packet(&mut file, *time, packet)?;
@@ -145,8 +150,7 @@ impl Drawing {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let file = options
-            .open(path)
+        let file = own_file::open(path, &mut options)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self {
             path: path.to_owned(),

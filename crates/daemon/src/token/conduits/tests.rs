@@ -62,7 +62,11 @@ fn pair(from: &str, ends: [&str; 2], rows: &[(&str, Carrier, u16)]) -> PairResul
         conditions: Some(Conditions {
             port: 443,
             tries: 20,
-            ends: Some(Ends { source, dest }),
+            ends: Some(Ends {
+                source,
+                dest,
+                told: Some(false),
+            }),
         }),
         measured: Some(MEASURED.parse().unwrap()),
         measurements: plain.into_iter().chain(rows).collect(),
@@ -270,6 +274,42 @@ fn what_a_result_does_not_say_is_told() {
     assert_eq!(is_told(&[bare], "without addresses: measure again"), usual);
 }
 
+/// A hostile site tells the address of another, or of one in a network that it is not in, and
+/// has what was sent there stripped.
+#[test]
+fn an_address_that_only_its_host_has_told_decides_nothing() {
+    use Carrier::{Tcp, Udp};
+    let config = config(&["198.51.100.0/24", "203.0.113.0/24"], &BOTH);
+    let site = |to: &str, passed, told| {
+        let rows = [("ip:30/20", Tcp, passed), ("ip:30/20", Udp, passed)];
+        let mut pair = pair("west", [WEST, to], &rows);
+        let ends = pair.conditions.as_mut().unwrap().ends.as_mut().unwrap();
+        ends.told = told;
+        pair
+    };
+    let good = site("198.51.100.1", 20, Some(false));
+    for address in ["198.51.100.7", "203.0.113.7"] {
+        let evil = site(address, 0, Some(true));
+        let (names, problem) = told(&choose(&config, &[good.clone(), evil]));
+        assert_eq!(names, ["ip-option"; 4]);
+        let wanted =
+            format!("only their own host has told (at-{address} {address}): measure again");
+        assert!(problem.contains(&wanted), "{problem}");
+    }
+    // Where it is in no network it is no concern of anybody's.
+    let elsewhere = site("192.0.2.99", 0, Some(true));
+    let (names, problem) = told(&choose(&config, &[good.clone(), elsewhere]));
+    assert_eq!((names, problem), (vec!["ip-option"; 4], String::new()));
+    // A file that does not say who named addresses is used as before, and told.
+    let unsaid = site("198.51.100.7", 0, None);
+    let (names, problem) = told(&choose(&config, &[good, unsaid]));
+    assert_eq!(names, ["none", "ip-option", "none", "ip-option"]);
+    assert!(
+        problem.contains("without who named the addresses of sites"),
+        "{problem}"
+    );
+}
+
 /// A host that starts before its network has no address that a site sent from; and a daemon
 /// that runs for long says when what it goes by has become too old.
 #[test]
@@ -390,7 +430,11 @@ fn a_file_that_is_none_is_refused_with_its_mistake() {
     )
     .unwrap();
     assert!(refused("line 2: ").len() < 600);
-    fs::write(&path, text.replace("198.51.100.1\"}", "2001:db8::1\"}")).unwrap();
+    fs::write(
+        &path,
+        text.replace("\"dest\":\"198.51.100.1\"", "\"dest\":\"2001:db8::1\""),
+    )
+    .unwrap();
     refused("is of another family");
     fs::File::create(&path)
         .unwrap()
