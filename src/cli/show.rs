@@ -6,12 +6,12 @@
 //! what is left, columns padded by spaces, is ten lines.
 
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use weir_daemon::escape;
 
 /// Lines on a terminal are no longer than this, where words allow it.
@@ -120,6 +120,41 @@ pub fn json(value: &Value) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
     writeln!(out, "{}", weir_daemon::escape_json(text))?;
     Ok(())
+}
+
+/// Prints an object as JSON whose list `name` may be long: each of its rows is made, and printed,
+/// in a line of its own before the next one is.
+pub fn json_rows(
+    name: &str,
+    rows: impl Iterator<Item = Value>,
+    rest: &Map<String, Value>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    write_json_rows(&mut out, name, rows, rest)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn write_json_rows(
+    out: &mut impl Write,
+    name: &str,
+    rows: impl Iterator<Item = Value>,
+    rest: &Map<String, Value>,
+) -> io::Result<()> {
+    let text = |value: &Value| serde_json::to_string(value).map(weir_daemon::escape_json);
+    write!(out, "{{\n  {}: [", text(&name.into())?)?;
+    let mut comma = "";
+    for row in rows {
+        write!(out, "{comma}\n    {}", text(&row)?)?;
+        comma = ",";
+    }
+    let end = if comma.is_empty() { "]" } else { "\n  ]" };
+    write!(out, "{end}")?;
+    for (name, value) in rest {
+        let name = Value::from(name.as_str());
+        write!(out, ",\n  {}: {}", text(&name)?, text(value)?)?;
+    }
+    writeln!(out, "\n}}")
 }
 
 /// A text of the answer, escaped; empty if there is none.
@@ -274,6 +309,46 @@ pub fn warning(answer: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_json_are_written_as_they_are_made() {
+        struct Counting<'c>(&'c std::cell::Cell<usize>, Vec<u8>);
+        impl Write for Counting<'_> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.1.extend_from_slice(bytes);
+                self.0.set(self.1.len());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = std::cell::Cell::new(0);
+        let rest: Map<_, _> = [("valid".to_owned(), 3.into())].into_iter().collect();
+        let print = |count: u64| {
+            let mut before = 0;
+            let rows = (0..count).map(|n| {
+                // The one before is out.
+                assert!(written.get() > before);
+                before = written.get();
+                serde_json::json!({ "n": n, "text": "\u{202e}" })
+            });
+            let mut out = Counting(&written, Vec::new());
+            write_json_rows(&mut out, "flows", rows, &rest).unwrap();
+            String::from_utf8(out.1).unwrap()
+        };
+        let text = print(2);
+        assert!(!text.contains('\u{202e}'), "{text}");
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            value["flows"][1],
+            serde_json::json!({ "n": 1, "text": "\u{202e}" })
+        );
+        assert_eq!(value["valid"], 3);
+        written.set(0);
+        let value: Value = serde_json::from_str(&print(0)).unwrap();
+        assert_eq!(value, serde_json::json!({ "flows": [], "valid": 3 }));
+    }
 
     #[test]
     fn lines_for_a_person_fit_into_eighty_columns() {

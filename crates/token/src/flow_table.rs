@@ -13,8 +13,9 @@ use crate::{
 };
 
 /// Connections and flows of datagrams of one capture at most, a flow once for each verdict;
-/// packets of those beyond it are counted.
-pub const MAX_FLOWS: usize = 1 << 20;
+/// packets of those beyond it are counted. A capture may be anybody's, and each entry costs some
+/// 280 bytes with what finds it again.
+pub const MAX_FLOWS: usize = 1 << 18;
 /// So long after its last token a flow of datagrams goes on without, as in the kernel
 /// (`TOKEN_DATAGRAM_IDLE` in `bpf/abi/token.h`).
 pub const DATAGRAM_IDLE: Duration = Duration::from_secs(120);

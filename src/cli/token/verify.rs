@@ -71,17 +71,19 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
     let segments = || table.flows().iter().filter_map(Flow::segments);
     let refused_segments: u64 = segments().map(SegmentCounts::refused).sum();
     if args.place.json {
-        let flows: Vec<_> = table.flows().iter().map(flow_json).collect();
-        show::json(&json!({
-            "flows": flows,
-            "valid": valid,
-            "refused": refused,
-            "refused_segments": refused_segments,
-            "packets": counts.packets,
-            "other_packets": counts.other,
-            "beyond_limit": table.beyond(),
-            "error": read.as_ref().err().map(|error| format!("{error:#}")),
-        }))?;
+        let error = read.as_ref().err().map(|error| format!("{error:#}"));
+        let rest = [
+            ("valid", json!(valid)),
+            ("refused", json!(refused)),
+            ("refused_segments", json!(refused_segments)),
+            ("packets", json!(counts.packets)),
+            ("other_packets", json!(counts.other)),
+            ("beyond_limit", json!(table.beyond())),
+            ("error", json!(error)),
+        ];
+        let rest = rest.map(|(name, value)| (name.to_owned(), value));
+        let flows = table.flows().iter().map(flow_json);
+        show::json_rows("flows", flows, &rest.into_iter().collect())?;
     } else {
         print(&table, &counts, valid, refused)?;
         print_segments(&table, refused_segments)?;
