@@ -152,6 +152,24 @@ fn root_datagrams_carry_options_by_a_queue() {
     assert_eq!(lab.checksum_errors(&lab.east), 0);
 }
 
+/// Nobody is asked about a family whose packets are not meant: by that alone the old kind of
+/// iptables makes a table of it, of which the new kind warns from then on.
+#[test]
+fn root_a_queue_for_ipv4_makes_no_table_of_ipv6() {
+    let Some(lab) = lab() else { return };
+    let tables = || {
+        let names = lab.west.run("cat", &["/proc/net/ip6_tables_names"]);
+        names.map_or_else(|_| Vec::new(), |names| names.stdout)
+    };
+    assert_eq!(tables(), b"");
+    let place = ["--interface", "eth0", "--queue"];
+    let words = ["ip:exp-94", "--to", "198.51.100.0/24"];
+    let injecting = lab.inject_on(&lab.west, &place, &words, "on what leaves eth0");
+    assert!(has_chain(&lab.west, "iptables-save"));
+    injecting.end(2);
+    assert_eq!(String::from_utf8_lossy(&tables()), "");
+}
+
 /// However it ends, packets go on: rules go by a signal, and with the next one after a SIGKILL.
 #[test]
 fn root_the_rules_of_a_queue_end_with_weir() {

@@ -169,8 +169,8 @@ impl QueueRules {
         };
         for (family, name) in FAMILIES.into_iter().enumerate() {
             if !packets.has_family(family) {
-                // What a weir that was killed has left; a host may have no such family.
-                let _ = VARIANTS.map(|variant| remove(family, variant, packets.queue));
+                // It is not even asked: asking has the kernel make tables of iptables. What a weir
+                // that was killed has left of it leads to the queue and passes there as it is.
                 continue;
             }
             let mut tried = Vec::new();
