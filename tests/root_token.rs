@@ -40,11 +40,11 @@ mod plain;
 #[path = "root_token/strip.rs"]
 mod strip;
 
-use std::{fs, net::IpAddr, path::Path, time::Duration};
+use std::{fs, net::IpAddr, path::Path};
 
 use common::soon;
 use frames::Syn;
-use lab::{CURL_AND_PYTHON, Lab, OPEN, PORT, SERVER, url};
+use lab::{CURL_AND_PYTHON, Lab, LongConnection, OPEN, PORT, SERVER, url};
 use weir_netlab::Side;
 use weir_token::{EXID, KeyId, TokenOption, epoch_at, key_file::Key};
 
@@ -434,19 +434,7 @@ fn root_keys_change_without_a_lost_connection() {
         (lab.client.curl(SERVER[0], PORT) == "200").then_some(())
     });
     // Slow, begun with the first key.
-    let url = url(SERVER[0], PORT);
-    let slow = lab.client.weir.path("slow");
-    let words = [
-        "curl",
-        "-sS",
-        "--limit-rate",
-        "30k",
-        "-o",
-        slow.to_str().unwrap(),
-        &url,
-    ];
-    let mut long = lab.client.spawn(&words);
-    soon("the slow one to begin", || fs::metadata(&slow).ok());
+    let mut long = LongConnection::begin(&lab.client, SERVER[0], "long");
     let works = |what: &str| {
         for address in SERVER {
             assert_eq!(lab.client.curl(address, PORT), "200", "{what}");
@@ -491,7 +479,5 @@ fn root_keys_change_without_a_lost_connection() {
     assert_eq!(lab.client.curl(SERVER[0], PORT), "000");
     assert!(lab.server.outcome("unknown-key") > unknown);
     // The slow one has gone on all the time.
-    let ended = long.wait(Duration::from_secs(30)).unwrap();
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-    assert_eq!(fs::metadata(&slow).unwrap().len(), 200_000);
+    long.goes_on("with all keys retired that it began with");
 }

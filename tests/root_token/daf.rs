@@ -5,7 +5,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -132,15 +132,16 @@ impl Lab {
     }
 
     fn ask(&self, bytes: usize, answer: usize) -> String {
-        self.ask_in(bytes, answer, 1)
+        self.ask_in(bytes, answer, 1, Path::new("/nowhere"))
     }
 
-    /// In so many pieces, a moment between them.
-    fn ask_in(&self, bytes: usize, answer: usize, pieces: usize) -> String {
+    /// In so many pieces, a moment between them until there is this file.
+    fn ask_in(&self, bytes: usize, answer: usize, pieces: usize, hurry: &Path) -> String {
         let words = [usize::from(DIGEST), bytes, answer, pieces, 10].map(|word| word.to_string());
         let words: Vec<_> = [SERVER[0]]
             .into_iter()
             .chain(words.iter().map(String::as_str))
+            .chain(hurry.to_str())
             .collect();
         self.client.python(ASK, &words).trim().to_owned()
     }
@@ -320,14 +321,17 @@ fn root_connections_that_were_there_go_on_with_signatures_of_daf() {
         host.weir.start();
     }
     let lab = &lab;
+    // They last for minutes, unless they are let hurry: a reload may take long.
+    let hurry = lab.files.path().join("hurry");
     std::thread::scope(|scope| {
         let asks: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| lab.ask_in(16_000_000, 10, 400)))
+            .map(|_| scope.spawn(|| lab.ask_in(96_000_000, 10, 2_400, &hurry)))
             .collect();
         std::thread::sleep(Duration::from_secs(1));
         lab.sign();
         lab.client.weir.done(&["reload"]);
         let is_going = asks.iter().all(|ask| !ask.is_finished());
+        fs::write(&hurry, "").unwrap();
         assert!(is_going, "they were to last longer");
         for ask in asks {
             assert_eq!(ask.join().unwrap(), "right", "{}", segments(&lab.client));

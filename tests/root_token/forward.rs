@@ -6,7 +6,6 @@ use std::{
     net::IpAddr,
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use weir_bpf::{
@@ -19,7 +18,7 @@ use super::{
     common::soon,
     frames,
     gateway::{Lab, SERVER},
-    lab::{CURL_AND_PYTHON, OPEN, PORT, PROGRAMS, SERVE_DIGESTS, url},
+    lab::{CURL_AND_PYTHON, LongConnection, OPEN, PORT, PROGRAMS, SERVE_DIGESTS},
 };
 
 /// Where datagrams are answered.
@@ -119,24 +118,20 @@ fn root_a_gateway_forwards_signed_connections_only() {
     }
 
     // A download goes on, and everything stays so, without a daemon and with the next.
-    let slow = lab.client.weir.path("slow");
-    let from = url(SERVER[1], PORT);
-    let words = ["curl", "-sS", "--limit-rate", "20k", "-o"];
-    let more = [slow.to_str().unwrap(), from.as_str()];
-    let mut long = lab.client.spawn(&[&words[..], &more].concat());
-    soon("the slow one to begin", || fs::metadata(&slow).ok());
+    let mut long = LongConnection::begin(&lab.client, SERVER[1], "long");
     lab.gateway.weir.end("KILL");
     lab.lets_only_curl_through("without a daemon");
     lab.gateway.weir.start();
     lab.lets_only_curl_through("with the next daemon");
+    long.goes_on("with the next daemon");
     require(&lab, &python, "", "");
     lab.gateway.weir.done(&["reload"]);
     assert_eq!(lab.client.connects(SERVER[1], PORT), "connected");
     assert_eq!(lab.client.curl(SERVER[1], PORT), "000");
     require(&lab, &curl, "", "");
     lab.gateway.weir.done(&["reload"]);
-    let ended = long.wait(Duration::from_secs(60)).unwrap();
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    long.goes_on("after reloads");
+    drop(long);
 
     // What is refused at a reload takes nothing away.
     require(&lab, &curl, "", "");
@@ -404,18 +399,13 @@ fn root_a_gateway_judges_in_the_driver_or_says_why_not() {
     lab.gateway.weir.start();
 
     // One hook after the other, while a download goes on.
-    let slow = lab.client.weir.path("slow");
-    let from = url(SERVER[0], PORT);
-    let words = ["curl", "-sS", "--limit-rate", "20k", "-o"];
-    let more = [slow.to_str().unwrap(), from.as_str()];
-    let mut long = lab.client.spawn(&[&words[..], &more].concat());
-    soon("the slow one to begin", || fs::metadata(&slow).ok());
+    let mut long = LongConnection::begin(&lab.client, SERVER[0], "long");
     require(&lab, &curl, "", "");
     lab.gateway.weir.done(&["reload"]);
     assert_eq!(hooks(&lab), serde_json::json!([]));
     lab.lets_only_curl_through("by tc");
-    let ended = long.wait(Duration::from_secs(60)).unwrap();
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    long.goes_on("by tc");
+    drop(long);
 
     // Where the place is taken, tc judges, and an alert names what is there.
     let space = &lab.gateway.space;

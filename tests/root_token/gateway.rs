@@ -5,7 +5,6 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
@@ -13,7 +12,7 @@ use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
 use super::{
     common::soon,
     frames,
-    lab::{CURL_AND_PYTHON, Host, OPEN, PORT, cannot_run, nginx_conf, url},
+    lab::{CURL_AND_PYTHON, Host, LongConnection, OPEN, PORT, cannot_run, nginx_conf, url},
 };
 
 const PROGRAMS: [&str; 6] = [
@@ -180,12 +179,7 @@ fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
         });
 
         // A download goes on, and everything stays so, without a daemon and with the next.
-        let slow = lab.client.weir.path(kind);
-        let from = url(SERVER[0], PORT);
-        let words = ["curl", "-sS", "--limit-rate", "10k", "-o"];
-        let more = [slow.to_str().unwrap(), from.as_str()];
-        let mut long = lab.client.spawn(&[&words[..], &more].concat());
-        soon("the slow one to begin", || fs::metadata(&slow).ok());
+        let mut long = LongConnection::begin(&lab.client, SERVER[0], kind);
         lab.gateway.weir.end("KILL");
         lab.lets_only_curl_through("without a daemon");
         lab.gateway.weir.start();
@@ -197,8 +191,8 @@ fn root_iptables_on_a_gateway_lets_only_signed_connections_through() {
         assert_eq!(lab.client.curl(SERVER[1], PORT), "000");
         lab.gateway.require(&curl, "");
         lab.gateway.weir.done(&["reload"]);
-        let ended = long.wait(Duration::from_secs(60)).unwrap();
-        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        long.goes_on("after reloads");
+        drop(long);
 
         // Without connection tracking the match knows later segments itself.
         for rule in &rules {

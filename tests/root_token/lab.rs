@@ -278,6 +278,48 @@ pub fn curl(url: &str) -> Vec<&str> {
     words.split(' ').chain([url]).collect()
 }
 
+/// Requests of curl on one connection, which goes on until this is dropped.
+pub struct LongConnection {
+    _curl: Child,
+    told: PathBuf,
+}
+
+impl LongConnection {
+    /// Asks the server twice in a second or so. `name` is that of a file.
+    pub fn begin(host: &Host, address: &str, name: &str) -> Self {
+        let told = host.weir.path(name);
+        let urls = format!("{}?[1-1000000]", url(address, PORT));
+        let words = ["curl", "-sS", "--limit-rate", "400k", "-o", "/dev/null"];
+        let tell = ["-w", "%{stderr}%{num_connects} %{http_code}\n", "--stderr"];
+        let more = [told.to_str().unwrap(), urls.as_str()];
+        let curl = host.spawn(&[&words[..], &tell, &more].concat());
+        let mut long = Self { _curl: curl, told };
+        long.goes_on("at its begin");
+        long
+    }
+
+    /// Each answer: whether it took a new connection, and the status.
+    fn answers(&self) -> Vec<String> {
+        let told = fs::read_to_string(&self.told).unwrap_or_default();
+        let whole = told.split_inclusive('\n');
+        let whole = whole.filter_map(|line| line.strip_suffix('\n'));
+        whole.map(str::to_owned).collect()
+    }
+
+    /// Waits until an answer comes to a question that is asked from now on, and sees that all
+    /// came on the first connection.
+    pub fn goes_on(&mut self, when: &str) {
+        let before = self.answers().len();
+        let answers = soon(&format!("an answer on the long connection {when}"), || {
+            let answers = self.answers();
+            (answers.len() > before + 1).then_some(answers)
+        });
+        assert_eq!(answers[0], "1 200", "{when}: {answers:?}");
+        let is_same = answers[1..].iter().all(|answer| answer == "0 200");
+        assert!(is_same, "{when}: {answers:?}");
+    }
+}
+
 pub const CONNECT: &str = "
 import socket, sys
 try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('connected')

@@ -41,10 +41,11 @@ for port in map(int, sys.argv[1:]):
 ";
 
 /// Sends N bytes, waits for M, and says whether the digest is theirs. PIECES: in so many
-/// parts, a moment between them.
+/// parts, a moment between them, until there is the file behind PATIENCE.
 pub(super) const ASK: &str = "
 import hashlib, os, socket, sys, time
-address, port, n, m, pieces, patience = sys.argv[1], *map(int, sys.argv[2:])
+address, port, n, m, pieces, patience = sys.argv[1], *map(int, sys.argv[2:7])
+hurry = sys.argv[7:]
 data = os.urandom(min(n, 1 << 20)) * (n // (1 << 20) + 1); data = data[:n]
 for _ in range(4):
     try: c = socket.create_connection((address, port), 4); break
@@ -56,7 +57,7 @@ try:
     step = n // pieces + 1
     for at in range(0, n, step):
         c.sendall(data[at:at + step])
-        if pieces > 1: time.sleep(0.05)
+        if pieces > 1 and not any(map(os.path.exists, hurry)): time.sleep(0.05)
     said = b''
     while len(said) < 64 + m:
         more = c.recv(1 << 16)
