@@ -237,18 +237,18 @@ static __noinline int receive_datagram(struct __sk_buff *skb,
 	struct token_search search = {};
 	struct token_packet packet = {};
 	enum token_outcome outcome;
+	int said;
 
-	search.is_sourceless = read_datagram(skb, 0, 0, &packet) != 0;
-	packet.protocol = IPPROTO_UDP;
-	find_requirement(&search, packet.flow.source, candidates, control->generation);
-	if (search.is_sourceless) {
+	if (read_datagram(skb, 0, 0, &packet)) {
+		packet.protocol = IPPROTO_UDP;
 		packet.flow.source_port = 0;
 		packet.flow.dest_port = port;
-		if (!finish(control, &packet, TOKEN_MALFORMED, search.found - 1))
-			return 0;
-		keep(&token_udp_logged, &packet.flow, TOKEN_UDP_LOGGED);
-		return 1;
+		said = judge_unread(&packet, control, candidates);
+		if (said == 1)
+			keep(&token_udp_logged, &packet.flow, TOKEN_UDP_LOGGED);
+		return said != 0;
 	}
+	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (!search.found)
 		return 1;
 	search.found--;

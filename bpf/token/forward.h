@@ -53,8 +53,9 @@ struct token_forward_search {
 	__u8 dest[16];
 	__u64 candidates;
 	__u32 second;
-	__u32 found; /* its number + 1 */
-	__u32 is_sourceless;
+	__u32 found;	     /* its number + 1 */
+	__u32 is_strict;     /* not the first one, but one that drops, if there is one */
+	__u32 is_sourceless; /* whatever sources it is about */
 };
 
 static long try_forward(__u32 number, struct token_forward_search *search)
@@ -79,21 +80,28 @@ static long try_forward(__u32 number, struct token_forward_search *search)
 		if (!bpf_map_lookup_elem(&token_networks, &search->network))
 			return 0;
 	}
-	search->found = (number & 63) + 1;
-	return 1;
+	if (!search->found || requirement->mode != TOKEN_LOG)
+		search->found = (number & 63) + 1;
+	return !search->is_strict || requirement->mode != TOKEN_LOG;
 }
 
-/* The number + 1 of the first requirement about a packet, of `candidates`; 0: none. Of
- * one that could not be read whole: whatever source it is about. */
+/* The number + 1 of the first requirement about a packet, of `candidates`; 0: none.
+ * `is_strict`: of a packet that could not be read whole, the first one of those that drop
+ * it: it passes where all of them only log. */
 static __noinline __u32 find_forward(const struct token_packet *packet, __u64 candidates,
-				     __u32 generation, __u32 is_sourceless)
+				     __u32 generation, __u32 is_strict)
 {
 	struct token_forward_search search = {
 		.candidates = candidates,
 		.second = generation & 1,
-		.is_sourceless = is_sourceless,
+		.is_strict = is_strict,
 	};
 
+	/* Who sends an error is not whom it is about, and what is behind headers that do
+	 * not end may be one. */
+	if (is_strict && packet->protocol != IPPROTO_TCP &&
+	    packet->protocol != IPPROTO_UDP)
+		search.is_sourceless = 1;
 	search.network.bits = 32 + 128;
 	__builtin_memcpy(search.source, packet->flow.source, 16);
 	__builtin_memcpy(search.dest, packet->flow.dest, 16);
@@ -319,7 +327,8 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 	}
 }
 
-/* What cannot be judged, for a network that a requirement is about, whichever that is. */
+/* What cannot be judged, for a network that requirements are about: its ports are not
+ * known, so it may be about any of them. */
 static __noinline int judge_malformed(const struct token_packet *packet,
 				      const struct token_control *control)
 {

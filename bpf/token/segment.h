@@ -121,13 +121,19 @@ static __always_inline int read_inline(struct __sk_buff *skb, __u32 base,
 		packet->end = end_of(skb, base + at, headers.ip.payload_len);
 		packet->tcp = headers.tcp;
 		for (i = 0; i < CHAIN; i++) {
-			__u8 head[2];
+			__u8 head[4];
 
 			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
-			    next != IPPROTO_DSTOPTS)
+			    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
 				break;
 			if (bpf_skb_load_bytes(skb, base + at, head, sizeof(head)))
 				return -1;
+			if (next == IPPROTO_FRAGMENT) {
+				/* Only that of a whole packet (RFC 6946) is none. */
+				if (head[2] || head[3] & 0xf9)
+					return -1;
+				head[1] = 0;
+			}
 			if (next == IPPROTO_DSTOPTS && head[0] == IPPROTO_TCP) {
 				packet->ip_options = base + at + 2;
 				packet->ip_options_len = head[1] * 8 + 6;

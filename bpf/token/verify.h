@@ -379,7 +379,7 @@ struct token_search {
 	__u64 candidates;
 	__u32 second;
 	__u32 found;	     /* its number + 1 */
-	__u32 is_sourceless; /* the first one, whatever sources it is about */
+	__u32 is_sourceless; /* whatever sources it is about; one that drops first */
 };
 
 static long try_requirement(__u32 number, struct token_search *search)
@@ -398,8 +398,9 @@ static long try_requirement(__u32 number, struct token_search *search)
 	if (requirement->networks && !search->is_sourceless &&
 	    !bpf_map_lookup_elem(&token_networks, &search->network))
 		return 0;
-	search->found = (number & 63) + 1;
-	return 1;
+	if (!search->found || requirement->mode != TOKEN_LOG)
+		search->found = (number & 63) + 1;
+	return !search->is_sourceless || requirement->mode != TOKEN_LOG;
 }
 
 /* The first requirement about a source, of those about a port. */
@@ -462,6 +463,31 @@ static __always_inline int finish(const struct token_control *control,
 	return passes;
 }
 
+/* Nobody sends from this address: the source of a packet was not read. */
+static __always_inline int is_unset(const __u8 addr[16])
+{
+	__u64 words[2];
+
+	__builtin_memcpy(words, addr, sizeof(words));
+	return !(words[0] | words[1]);
+}
+
+#define UNREAD_FREE 2
+
+/* A packet that could not be read, for a socket at a port of `candidates`: of the first
+ * one that is about its source. Where not even that was read of the first one that drops:
+ * it passes where all of them only log. 1: it passes. UNREAD_FREE: none is about it. */
+static __noinline int judge_unread(const struct token_packet *packet,
+				   const struct token_control *control, __u64 candidates)
+{
+	struct token_search search = {};
+
+	search.is_sourceless = is_unset(packet->flow.source);
+	find_requirement(&search, packet->flow.source, candidates, control->generation);
+	return search.found ? finish(control, packet, TOKEN_MALFORMED, search.found - 1)
+			    : UNREAD_FREE;
+}
+
 /* A segment on an accepted connection whose segments are to have tokens. 1: it passes. */
 static __noinline int judge_segment(struct __sk_buff *skb,
 				    const struct token_control *control,
@@ -486,10 +512,9 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted 
 	struct token_flow *flow;
 	enum token_outcome outcome;
 
-	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
+	if (read_packet(skb, 0, &packet))
+		return judge_unread(&packet, control, candidates) != 0;
 	find_requirement(&search, packet.flow.source, candidates, control->generation);
-	if (search.is_sourceless)
-		return finish(control, &packet, TOKEN_MALFORMED, search.found - 1);
 	if (!search.found) {
 		if (accepted) {
 			accepted->outcome = TOKEN_FREE;
@@ -544,24 +569,23 @@ static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted 
 
 /* A packet for a socket at a port of `candidates`, where some go by signatures of DAF:
  * each packet proves itself, and none of what is known of a flow counts. 1: it passes.
- * NOT_OF_DAF: the requirement that is about its source is another one. */
+ * NOT_OF_DAF: the requirement that is about its source is another one, or the packet
+ * cannot be read, which is the same in each scope. */
 static __noinline int judge_daf(struct __sk_buff *skb,
 				const struct token_control *control, __u64 candidates)
 {
 	struct token_search search = {};
 	struct token_packet packet = {};
-	enum token_outcome outcome = TOKEN_MALFORMED;
 
-	search.is_sourceless = read_packet(skb, 0, &packet) != 0;
+	if (read_packet(skb, 0, &packet))
+		return NOT_OF_DAF;
 	find_requirement(&search, packet.flow.source, candidates, control->generation);
 	if (!search.found)
 		return NOT_OF_DAF;
 	search.found--;
 	if (scope_of(control, search.found) != TOKEN_SCOPE_DAF)
 		return NOT_OF_DAF;
-	if (!search.is_sourceless)
-		outcome = verify_daf(skb, &packet, control);
-	return finish(control, &packet, outcome, search.found);
+	return finish(control, &packet, verify_daf(skb, &packet, control), search.found);
 }
 
 /* A packet for a TCP socket at a port of `candidates`. 1: it passes. One of a connection

@@ -13,7 +13,7 @@ use weir_token::{TokenOption, VERSION, epoch_at, key_file::Key};
 use super::{
     common::soon,
     frames::{self, Syn},
-    lab::{CURL_AND_PYTHON, Lab, OPEN, PORT, SERVER, url},
+    lab::{CURL_AND_PYTHON, Host, Lab, OPEN, PORT, SERVER, url},
 };
 
 /// A client that signs, and a server that wants tokens of curl.
@@ -98,6 +98,23 @@ fn root_a_clock_that_is_an_hour_behind_is_named() {
     }
 }
 
+/// With headers of these kinds before TCP's: hop-by-hop and destination options, and that of a
+/// fragment which is the whole packet.
+fn with_headers(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let length = u16::from_be_bytes([frame[18], frame[19]]) + 8 * kinds.len() as u16;
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    for kind in kinds.iter().rev() {
+        let next = std::mem::replace(&mut frame[20], *kind);
+        let header = match kind {
+            44 => [next, 0, 0, 0, 0, 0, 0, 9],
+            _ => [next, 0, 1, 4, 0, 0, 0, 0],
+        };
+        frame.splice(54..54, header);
+    }
+    frame
+}
+
 #[test]
 fn root_a_token_counts_behind_ipv6_headers_and_for_its_whole_identity() {
     let Some(lab) = lab("headers") else { return };
@@ -129,17 +146,6 @@ fn root_a_token_counts_behind_ipv6_headers_and_for_its_whole_identity() {
         syn.options = token.bytes().to_vec();
         syn.frame(macs)
     };
-    // With so many headers of destination options and of hop-by-hop options before TCP's.
-    let with_headers = |frame: &[u8], kinds: &[u8]| {
-        let mut frame = frame.to_vec();
-        let length = u16::from_be_bytes([frame[18], frame[19]]) + 8 * kinds.len() as u16;
-        frame[18..20].copy_from_slice(&length.to_be_bytes());
-        for kind in kinds.iter().rev() {
-            let next = std::mem::replace(&mut frame[20], *kind);
-            frame.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
-        }
-        frame
-    };
     let sent = |frame: &[u8], outcome: &str| {
         let before = server.outcome(outcome);
         frames::send(&lab.other, frame);
@@ -150,6 +156,9 @@ fn root_a_token_counts_behind_ipv6_headers_and_for_its_whole_identity() {
         (2, &[60]),
         (3, &[0, 60]),
         (4, &[0, 60, 60, 60, 60, 60]),
+        (5, &[44]),
+        (6, &[0, 60, 44]),
+        (7, &[44, 60]),
     ] {
         sent(&with_headers(&frame(41_000 + port, &curl), kinds), "valid");
     }
@@ -160,6 +169,75 @@ fn root_a_token_counts_behind_ipv6_headers_and_for_its_whole_identity() {
         &with_headers(&frame(43_000, &curl), &[0, 60, 60, 60, 60, 60, 60]),
         "malformed",
     );
+}
+
+/// The source of a packet stands in front of what cannot be read: so it is of the requirement
+/// about this source, and not of the first one of its port.
+#[test]
+fn root_what_cannot_be_read_is_of_the_requirement_about_its_source() {
+    let Some(mut lab) = Lab::new("unread") else {
+        return;
+    };
+    lab.start_client(CURL_AND_PYTHON);
+    let curl = lab.aggregate_of_curl();
+    lab.server.copy_keys(&lab.client);
+    let of = |name: &str, from: &str, mode: &str| {
+        format!(
+            "[token.require.{name}]\nports = [\"{PORT}/tcp\"]\nfrom = [{from}]\n\
+             aggregate = \"{curl}\"\nmode = \"{mode}\"\n"
+        )
+    };
+    let here = "\"192.0.2.0/24\", \"2001:db8::/32\"";
+    let configure = |server: &Host, of_others: &str, of_here: &str| {
+        server.configure(&format!(
+            "[token]\nkeys = \"{{dir}}/keys\"\ncgroup = \"{{cgroup}}\"\n{}{}",
+            of("first", "\"10.0.0.0/8\"", of_others),
+            of("second", here, of_here),
+        ));
+    };
+    configure(&lab.server, "log", "require");
+    lab.server.weir.start();
+    let server = &lab.server;
+    let counts = |outcome: &str| {
+        let token = server.token();
+        [0, 1].map(|of| {
+            let count = token["requirements"][of]["outcomes"][outcome].as_u64();
+            count.unwrap_or_else(|| panic!("no {outcome} in {token}"))
+        })
+    };
+    let macs = (lab.veths[2].mac(Side::A), lab.veths[1].mac(Side::A));
+    let syn = |port: u16| {
+        let syn = Syn {
+            source: ("2001:db8::3".parse().unwrap(), port),
+            dest: (SERVER[1].parse().unwrap(), PORT),
+            isn: 7,
+            options: Vec::new(),
+        };
+        syn.frame(macs)
+    };
+    let dropped = |frame: &[u8], outcome: &str| {
+        let [others, before] = counts(outcome);
+        frames::send(&lab.other, frame);
+        let after = soon(outcome, || {
+            let after = counts(outcome);
+            (after[0] + after[1] > others + before).then_some(after)
+        });
+        assert_eq!(after, [others, before + 1], "{outcome}");
+        let why = server.weir.json(&["token", "why", "--reason", outcome]);
+        let packets = why["packets"].as_array().unwrap();
+        assert!(packets.iter().all(|one| one["dropped"] == true), "{why}");
+    };
+    dropped(&with_headers(&syn(41_000), &[60; 7]), "malformed");
+    dropped(&with_headers(&syn(41_001), &[44]), "missing");
+    // The other way round it passes, and nothing of it counts as of the first one.
+    configure(server, "require", "log");
+    server.weir.done(&["reload"]);
+    let [others, before] = counts("malformed");
+    frames::send(&lab.other, &with_headers(&syn(41_002), &[60; 7]));
+    let logged = [others, before + 1];
+    soon("one to be logged", || {
+        (counts("malformed") == logged).then_some(())
+    });
 }
 
 /// Sends SYNs without a token from many ports until it is ended.

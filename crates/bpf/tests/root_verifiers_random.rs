@@ -58,6 +58,8 @@ const FLOW: (u16, u16) = (8080, 8083);
 const PAYLOAD: (u16, u16) = (8090, 8091);
 /// The port that wants signatures of DAF, of IPv4.
 const DAF: (u16, u16) = (8100, 8100);
+/// A port of a requirement about forwarded packets that only logs.
+const LOGGED: u16 = 7000;
 /// A port that wants nothing.
 const OTHER: u16 = 9000;
 /// The number of SYNs to ports that want tokens in segments.

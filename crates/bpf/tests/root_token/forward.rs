@@ -463,6 +463,64 @@ fn root_no_chain_of_headers_ends_behind_its_packet() {
     }
 }
 
+/// Of several requirements that what cannot be judged may be about the one that drops counts, and
+/// not the first one of the file.
+#[test]
+fn root_what_cannot_be_judged_passes_only_where_every_requirement_logs() {
+    let known = Known::new();
+    for gateway in Gateway::both("fwd-strict") {
+        let mut logs = known.forwards(0);
+        logs.requirements[0].drops = false;
+        logs.requirements[0].ports = vec![(7000, 7000)];
+        let mut both = logs.clone();
+        both.requirements.extend(known.forwards(0).requirements);
+        for v6 in [false, true] {
+            let about = flow(v6, 40_000);
+            let mut segment = known.frame(about.0, about.1, 7, epoch(), &[], 0);
+            let mut forms = vec![(
+                "a part that overwrites the flags",
+                fragment(&segment, 1, false),
+            )];
+            let mut cut = fragment(&segment, 0, true);
+            cut.truncate(cut.len() - segment.len() + if v6 { 14 + 40 + 8 } else { 14 + 20 + 8 });
+            set_length(&mut cut);
+            forms.push(("a first part of eight bytes", cut));
+            if v6 {
+                segment = known.frame(about.0, about.1, 7, epoch(), &[], 7);
+                forms.push(("seven headers", segment));
+            }
+            let error = error_about(about, 17);
+            forms.push(("an error in parts", fragment(&error, 0, true)));
+            for (what, frame) in &forms {
+                gateway.tokens.put_policy(&logs).unwrap();
+                assert!(gateway.passes(frame), "it logs: {what}");
+                assert_eq!(gateway.count(Outcome::Malformed), 1, "{what}");
+                gateway.tokens.put_policy(&both).unwrap();
+                assert!(
+                    !gateway.passes(frame),
+                    "another one drops: {what} {frame:02x?}"
+                );
+                let counts = [0, 1].map(|of| gateway.tokens.outcomes(of).unwrap());
+                let malformed = counts.map(|of| of[Outcome::Malformed as usize]);
+                assert_eq!(malformed, [0, 1], "{what}");
+            }
+            // What is about other sources, or other networks, has no part in it.
+            let mut elsewhere = both.clone();
+            elsewhere.requirements[1].networks = Some(vec!["203.0.113.0/24".parse().unwrap()]);
+            gateway.tokens.put_policy(&elsewhere).unwrap();
+            let cut = &forms[1].1;
+            assert!(gateway.passes(cut), "of another source {cut:02x?}");
+            let mut elsewhere = both.clone();
+            let forwarded = elsewhere.requirements[1].forwarded.as_mut().unwrap();
+            forwarded.to = vec!["203.0.113.0/24".parse().unwrap()];
+            gateway.tokens.put_policy(&elsewhere).unwrap();
+            for (what, frame) in &forms {
+                assert!(gateway.passes(frame), "to another network: {what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn root_a_gateway_takes_up_connections_for_its_time_only() {
     let known = Known::new();

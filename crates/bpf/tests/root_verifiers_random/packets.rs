@@ -24,7 +24,9 @@ impl Known {
         }
     }
 
-    /// Every scope, of this host's ports and of those of the hosts behind it.
+    /// Every scope, of this host's ports and of those of the hosts behind it; in front of those
+    /// about forwarded packets one that only logs, about a port to which nothing goes: what
+    /// cannot be judged is not its.
     pub fn policy(&self) -> TokenPolicy {
         let prefixes = |texts: &[&str]| -> Vec<Prefix> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -33,6 +35,20 @@ impl Known {
         let states = self.daf.states();
         let mut requirements = Vec::new();
         for is_forwarded in [false, true] {
+            if is_forwarded {
+                requirements.push(Requirement {
+                    ports: vec![(LOGGED, LOGGED)],
+                    udp_ports: vec![(LOGGED, LOGGED)],
+                    networks: None,
+                    identities: vec![identity],
+                    drops: false,
+                    scope: Scope::Flow,
+                    forwarded: Some(Forwarded {
+                        to: prefixes(&TO),
+                        takes_up: 0,
+                    }),
+                });
+            }
             for (ports, scope) in [
                 (FLOW, Scope::Flow),
                 (PAYLOAD, Scope::Payload),
