@@ -8,7 +8,7 @@
 #include <linux/types.h>
 
 /* Raised when a map below changes its form: pins of another number are replaced. */
-#define TOKEN_ABI 4
+#define TOKEN_ABI 5
 
 #define TOKEN_VERSION 1
 /* A TCP option for experiments (RFC 4727), told from others by its ExID (RFC 6994). */

@@ -492,7 +492,7 @@ static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 				      used >> TOKEN_USED_REQUIREMENT);
 	}
 	said = forward_anew(skb, packet, control, generation, flow);
-	return said <= MATCH ? said : match_segment(skb, packet, flow, said);
+	return said <= MATCH ? said : match_segment(skb, packet, flow, control, said);
 }
 
 #ifndef TOKEN_XDP

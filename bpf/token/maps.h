@@ -20,12 +20,23 @@
 #define SYN	     0x02
 #define TCP_SYN_SENT 2
 
+/* What holds, of even generations, then of the others. One that is in force is not
+ * written: the next one is written beside it, and then token_current says that it holds.
+ * So a program that asks once has the numbers of one policy, to the end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct token_control);
+} token_control SEC(".maps");
+
+/* Which of both is in force. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct token_control);
-} token_control SEC(".maps");
+	__type(value, __u32);
+} token_current SEC(".maps");
 
 /* What is to be added to CLOCK_BOOTTIME for nanoseconds since 1970. */
 struct {
@@ -51,9 +62,11 @@ static __always_inline __u32 conduit_of(const __u32 *to)
 
 static __always_inline struct token_control *control_get(void)
 {
-	__u32 zero = 0;
+	__u32 place = 0, *current = bpf_map_lookup_elem(&token_current, &place);
 
-	return bpf_map_lookup_elem(&token_control, &zero);
+	if (current)
+		place = *current & 1;
+	return bpf_map_lookup_elem(&token_control, &place);
 }
 
 /* The number of the epoch that it is. */

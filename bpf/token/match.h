@@ -39,13 +39,11 @@ static __always_inline __u64 candidates_of(const struct token_packet *packet,
 
 /* What match_anew leaves, and why. */
 static __noinline int match_segment(struct __sk_buff *skb, struct token_packet *packet,
-				    struct token_flow *flow, __u32 left)
+				    struct token_flow *flow,
+				    const struct token_control *control, __u32 left)
 {
-	struct token_control *control = control_get();
 	enum token_outcome outcome;
 
-	if (!control)
-		return 0;
 	if (left >= MATCH_BY_DAF) {
 		outcome = verify_daf(skb, packet, control);
 	} else {
@@ -123,7 +121,7 @@ int weir_token_match(struct __sk_buff *skb)
 				       : 0;
 	}
 	said = match_anew(skb, &packet, control, generation, flow);
-	return said <= MATCH ? said : match_segment(skb, &packet, flow, said);
+	return said <= MATCH ? said : match_segment(skb, &packet, flow, control, said);
 }
 
 #endif

@@ -103,6 +103,15 @@ static __always_inline struct token_signer *signer_of(const struct ident_socket 
 	return signer && signer->handle == handle ? signer : NULL;
 }
 
+/* Does he sign still, with the key that was read of it? Before another key is written
+ * his handle goes, and it is there again behind the whole of that. */
+static __always_inline int still_signs(const struct token_signer *signer,
+				       const struct ident_socket *socket)
+{
+	barrier();
+	return *(const volatile __u32 *)&signer->handle == only_holder(socket);
+}
+
 static __always_inline void read_addresses(struct bpf_sock_ops *ctx, __u8 local[16],
 					   __u8 remote[16])
 {
@@ -279,6 +288,8 @@ static __always_inline void write_token(struct bpf_sock_ops *ctx)
 	option.epoch = bpf_htons(epoch);
 	__builtin_memcpy(option.tag, signer->identity, sizeof(option.tag));
 	__builtin_memcpy(option.mac, &mac, sizeof(option.mac));
+	if (!still_signs(signer, holders))
+		return;
 	if (bpf_store_hdr_opt(ctx, &option, sizeof(option), 0)) {
 		count_signing(TOKEN_NO_ROOM);
 		return;

@@ -314,6 +314,8 @@ static __always_inline int sign_datagram(struct __sk_buff *skb, __u32 l2)
 	option.epoch = bpf_htons(epoch);
 	__builtin_memcpy(option.tag, signer->identity, sizeof(option.tag));
 	__builtin_memcpy(option.mac, &mac, sizeof(option.mac));
+	if (!still_signs(signer, holders))
+		return count_leaving(socket, TOKEN_UDP_NO_SIGNER);
 	/* Its datagrams keep their size. */
 	if (skb->gso_size)
 		flags = BPF_F_ADJ_ROOM_FIXED_GSO;

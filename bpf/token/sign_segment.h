@@ -147,8 +147,11 @@ static __noinline enum token_segment_signing sign_read(struct __sk_buff *skb,
 	what = write_option(skb, packet, &token);
 	if (what != TOKEN_SEGMENT_SIGNED)
 		return what;
-	if (mac_of_segment(skb, &signer->key, packet, epoch, &mac) ||
-	    bpf_skb_store_bytes(skb, packet->token + offsetof(struct token_segment, mac),
+	if (mac_of_segment(skb, &signer->key, packet, epoch, &mac))
+		return TOKEN_SEGMENT_BROKEN;
+	if (!still_signs(signer, holders))
+		return TOKEN_SEGMENT_NO_SIGNER;
+	if (bpf_skb_store_bytes(skb, packet->token + offsetof(struct token_segment, mac),
 				&mac, sizeof(mac), 0))
 		return TOKEN_SEGMENT_BROKEN;
 	return TOKEN_SEGMENT_SIGNED;

@@ -229,6 +229,8 @@ impl SegmentCounts {
 /// Its tables, whether or not the programs are attached.
 pub struct Tokens {
     control: MapHandle,
+    /// Which entry of `control` is in force.
+    current: MapHandle,
     clock: MapHandle,
     networks: MapHandle,
     signers: MapHandle,
@@ -339,15 +341,25 @@ const PORTS: usize = 65536;
 impl Tokens {
     fn control(&self) -> Result<token_control> {
         let what = || "read what holds for tokens".to_owned();
-        let bytes = self.control.lookup(&[0; 4], MapFlags::ANY).context(what)?;
-        let control = bytes.as_deref().and_then(value_of);
+        let place = self.current.lookup(&[0; 4], MapFlags::ANY).context(what)?;
+        let place = place.as_deref().and_then(value_of::<u32>).unwrap_or(0) & 1;
+        let control = self.control.lookup(&place.to_ne_bytes(), MapFlags::ANY);
+        let control = control.context(what)?.as_deref().and_then(value_of);
         control.ok_or_else(|| Error::refused(what(), "the map has another form"))
     }
 
+    /// Puts it into force: it is written whole beside the one before, which a program that has
+    /// asked for it goes on with; then comes the one word that says which of them holds.
     fn put_control(&self, control: &token_control) -> Result<()> {
-        self.control
-            .update(&[0; 4], bytes_of(control), MapFlags::ANY)
-            .context(|| "write what holds for tokens".into())
+        let what = || "write what holds for tokens".to_owned();
+        let place = (control.generation & 1).to_ne_bytes();
+        let written = self
+            .control
+            .update(&place, bytes_of(control), MapFlags::ANY);
+        written.context(what)?;
+        self.current
+            .update(&[0; 4], &place, MapFlags::ANY)
+            .context(what)
     }
 
     /// Says what is to be added to CLOCK_BOOTTIME for nanoseconds since 1970; the kernel
@@ -479,7 +491,8 @@ impl Tokens {
         // The policy is in force: what stays of others is an error all the same, and is
         // removed before the next one is written.
         self.put_daf_key(!second, None)?;
-        self.forget_networks_but(generation)?;
+        // Its networks stay until then: a packet that is judged by the policy before would be of
+        // no requirement without them, and pass.
         remove_stale(&self.claims, |key| {
             let is_there = |key: token_claim| {
                 let is_it = |claim: &Claim| {
@@ -633,7 +646,8 @@ impl Tokens {
     }
 
     /// Has the identity with this handle sign with this key. While it is written, nobody
-    /// signs with it: who reads the handle after the key has both of them whole.
+    /// signs with it: who finds the handle there before he reads the key, and after it, has
+    /// both of them whole.
     pub fn put_signer(
         &self,
         handle: Handle,
@@ -641,7 +655,6 @@ impl Tokens {
         key: [u64; 2],
         identity: IdentityPrefix,
     ) -> Result<()> {
-        self.forget_signer(handle.number())?;
         self.write_signer(
             handle.number(),
             &token_signer {
@@ -671,11 +684,28 @@ impl Tokens {
         self.write_signer(number, &token_signer::default())
     }
 
+    /// The handle goes before anything else changes, and comes when all the rest is there.
     fn write_signer(&self, number: u16, signer: &token_signer) -> Result<()> {
+        let what = || "say who signs".to_owned();
         let key = u32::from(number).to_ne_bytes();
-        self.signers
-            .update(&key, bytes_of(signer), MapFlags::ANY)
-            .context(|| "say who signs".into())
+        let before = self.signers.lookup(&key, MapFlags::ANY).context(what)?;
+        let before: token_signer = before.as_deref().and_then(value_of).unwrap_or_default();
+        let mut steps = vec![token_signer {
+            handle: 0,
+            ..before
+        }];
+        if signer.handle != 0 {
+            steps.push(token_signer {
+                handle: 0,
+                ..*signer
+            });
+        }
+        steps.push(*signer);
+        steps.iter().try_for_each(|step| {
+            self.signers
+                .update(&key, bytes_of(step), MapFlags::ANY)
+                .context(what)
+        })
     }
 
     /// What the side that signs has counted.

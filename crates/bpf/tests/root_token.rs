@@ -514,7 +514,50 @@ fn root_what_a_killed_daemon_has_left_is_not_of_the_next_policy() {
     elsewhere.requirements[0].networks = Some(vec!["203.0.113.0/24".parse().unwrap()]);
     tokens.put_policy(&elsewhere).unwrap();
     assert_eq!([false, true].map(&mut said), [0; 2]);
-    assert_eq!(networks.keys().count(), 1);
+    // Those of the policy before stay for who is asking by it, and no longer.
+    assert_eq!(networks.keys().count(), FROM.len() + 1);
+    tokens.put_policy(&elsewhere).unwrap();
+    assert_eq!(networks.keys().count(), 2);
+}
+
+/// A packet that was being judged when the policy changed goes on by that of before, whole: its
+/// numbers are in an entry that is not written, and its networks are there.
+#[test]
+fn root_a_policy_that_is_replaced_stays_as_it_was() {
+    let (lab, tokens, _loaded) = Lab::load("banks");
+    let known = Known::new();
+    let dir = Path::new(ROOT).join(&lab.instance);
+    let dir = dir.join(format!("token-{}", weir_bpf::abi::TOKEN_ABI));
+    let open = |name| MapHandle::from_pinned_path(dir.join(name)).unwrap();
+    let (control, networks) = (open("token_control"), open("token_networks"));
+    let read = |place: u32| {
+        let found = control.lookup(&place.to_ne_bytes(), MapFlags::ANY);
+        found.unwrap().expect("it has both places")
+    };
+    let mut retired = known.policy();
+    retired.keys = Vec::new();
+    retired.requirements[0].networks = None;
+    tokens.put_policy(&known.policy()).unwrap();
+    for generation in 1..5_u32 {
+        let (this, other) = (generation & 1, (generation + 1) & 1);
+        let before = read(this);
+        assert!(
+            before
+                .windows(4)
+                .any(|word| *word == generation.to_ne_bytes())
+        );
+        let of_it = || {
+            let keys = networks.keys();
+            let of = |key: &Vec<u8>| u32::from_ne_bytes(*key[4..].first_chunk().unwrap()) >> 8;
+            keys.filter(|key| of(key) == generation).count()
+        };
+        let count = of_it();
+        let next = [known.policy(), retired.clone()];
+        tokens.put_policy(&next[this as usize]).unwrap();
+        assert_eq!(read(this), before, "after policy {generation}");
+        assert_ne!(read(other), before);
+        assert_eq!(of_it(), count, "networks of policy {generation}");
+    }
 }
 
 /// Identities and keys that a killed daemon has left: as many as the tables take, all with

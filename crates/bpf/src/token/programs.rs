@@ -165,6 +165,7 @@ impl Tokens {
             |map: &libbpf_rs::MapImpl<'_, libbpf_rs::Mut>| MapHandle::try_from(map).context(what);
         let tokens = Self {
             control: handle(&maps.token_control)?,
+            current: handle(&maps.token_current)?,
             clock: handle(&maps.token_clock)?,
             networks: handle(&maps.token_networks)?,
             signers: handle(&maps.token_signers)?,
