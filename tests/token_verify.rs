@@ -301,6 +301,66 @@ fn each_connection_of_a_capture_has_its_verdict() {
     assert_eq!(done.status.code(), Some(1), "{done:?}");
 }
 
+/// Packets that their receiver reads and this command does not: none of them goes unseen.
+#[test]
+fn what_cannot_be_read_proves_nothing() {
+    let lab = Lab::new();
+    for is_v6 in [false, true] {
+        let good = lab.packets(is_v6).swap_remove(0);
+        let first = |port: u16| {
+            let mut packet = good.1.clone();
+            let tcp = if is_v6 { 40 } else { 20 };
+            packet[tcp + 2..tcp + 4].copy_from_slice(&port.to_be_bytes());
+            match is_v6 {
+                true => {
+                    packet[6] = 44;
+                    packet.splice(40..40, [6, 0, 0, 1, 0, 0, 0, 9]);
+                    packet[5] += 8;
+                }
+                false => packet[6] = 0x20,
+            }
+            packet
+        };
+        let verify = |second: Vec<u8>, more: &[&str]| {
+            let file = pcap(1, false, &[good.clone(), (0, second)]);
+            lab.verify(&lab.write("unread", &file), more)
+        };
+        let done = verify(first(PORT), &["--json", "--port", "8080"]);
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        let answer = json(&done);
+        assert_eq!(
+            (&answer["valid"], &answer["unread_packets"]),
+            (&1.into(), &1.into())
+        );
+        let unread = serde_json::json!([{ "packet": 2, "verdict": "malformed" }]);
+        assert_eq!(answer["unread"], unread);
+        let done = verify(first(PORT), &[]);
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(text.contains("1 packet is malformed, and prove"), "{text}");
+        // To a port that nobody asks about.
+        let done = verify(first(22), &["--port", "8080"]);
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        if !is_v6 {
+            continue;
+        }
+        // Its ports are behind the headers: it may be for any.
+        let mut many = good.1.clone();
+        for _ in 0..7 {
+            let next = std::mem::replace(&mut many[6], 60);
+            many.splice(40..40, [next, 0, 1, 4, 0, 0, 0, 0]);
+            many[5] += 8;
+        }
+        let done = verify(many, &["--port", "22"]);
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        // What its sender could have sent in one piece is read.
+        let mut atomic = first(PORT);
+        atomic[43] = 0;
+        let done = verify(atomic, &["--json"]);
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        assert_eq!(json(&done)["flows"][0]["packets"], 2);
+    }
+}
+
 #[test]
 fn a_capture_that_is_cut_is_shown_up_to_there() {
     let lab = Lab::new();
@@ -678,6 +738,8 @@ fn datagrams_of_a_capture_have_their_verdicts() {
             assert_eq!(shown, [udp(2), udp(1), udp(1), udp(1), ("tcp", Some(1))]);
             assert_eq!(answer["flows"][1]["aggregate"], IDENTITY.to_string());
             assert_eq!(answer["other_packets"], 1);
+            // The first part of several may be for any of these ports; a later one goes with it.
+            assert_eq!(answer["unread_packets"], u32::from(!is_v6));
         }
         // What is proved alone; and what answers is not asked for.
         let good = lab.write("good", &pcap(1, false, &packets[..3]));

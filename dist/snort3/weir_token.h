@@ -347,8 +347,9 @@ public:
         Connections& connections) const
     {
         Syn syn;
-        if ( !read_segment(ip, length, syn) )
-            return NONE;
+        const Read read = read_segment(ip, length, syn);
+        if ( read != SEGMENT )
+            return read == UNREAD ? MALFORMED : NONE;
         std::string ends(reinterpret_cast<const char*>(syn.source), 16);
         ends.append(reinterpret_cast<const char*>(syn.dest), 16);
         ends.append(reinterpret_cast<const char*>(syn.tcp), 4);
@@ -367,6 +368,10 @@ public:
 
 private:
     struct Syn;
+
+    // A packet: no TCP, a later part of one, or too little of it; one that its receiver may read,
+    // as the first part of several, or behind headers that are not gone through; a segment.
+    enum Read { OTHER, UNREAD, SEGMENT };
 
     // What the token of a SYN says at this time.
     Verdict judge_syn(const Syn& syn, uint64_t seconds) const
@@ -418,7 +423,8 @@ private:
     }
 
     // Kinds of options, and the bytes of a token.
-    static const uint8_t TCP_KIND = 254, IP_KIND = 30, TOKEN_BYTES = 20, VERSION = 1, TCP = 6;
+    static const uint8_t TCP_KIND = 254, IP_KIND = 30, TOKEN_BYTES = 20, VERSION = 1, TCP = 6,
+        FRAGMENT = 44;
     static const unsigned EPOCH_SECONDS = 64, CHAIN = 6, EXTENSION_MOST = 62;
 
     // The key of a program with one secret.
@@ -558,11 +564,16 @@ private:
         return true;
     }
 
-    // False: it is no segment, a part of one, or behind headers that are not gone through.
-    static bool read_segment(const uint8_t* ip, size_t length, Syn& syn)
+    // A header of IPv6 that stands before another one: hop-by-hop options, routing, a fragment,
+    // destination options.
+    static bool is_extension(uint8_t header)
+    { return header == 0 || header == 43 || header == FRAGMENT || header == 60; }
+
+    static Read read_segment(const uint8_t* ip, size_t length, Syn& syn)
     {
         if ( length < 20 )
-            return false;
+            return OTHER;
+        bool is_part = false;
         const bool is_ipv6 = ip[0] >> 4 == 6;
         size_t at;
         const size_t whole = is_ipv6 ? 40 + size_t(ip[4] << 8 | ip[5]) : size_t(ip[2] << 8 | ip[3]);
@@ -573,9 +584,12 @@ private:
         if ( ip[0] >> 4 == 4 )
         {
             at = size_t(ip[0] & 15) * 4;
-            // A fragment, and another protocol.
-            if ( at < 20 || at > length || (ip[6] & 0x3f) != 0 || ip[7] != 0 || ip[9] != TCP )
-                return false;
+            // A later part, and another protocol.
+            if ( at < 20 || (ip[6] & 0x1f) != 0 || ip[7] != 0 || ip[9] != TCP )
+                return OTHER;
+            if ( at > length )
+                return syn.is_cut ? OTHER : UNREAD;
+            is_part = (ip[6] & 0x20) != 0;
             syn.source[10] = syn.source[11] = syn.dest[10] = syn.dest[11] = 0xff;
             memcpy(syn.source + 12, ip + 12, 4);
             memcpy(syn.dest + 12, ip + 16, 4);
@@ -589,14 +603,21 @@ private:
             const uint8_t* options = nullptr;
             size_t options_length = 0;
             at = 40;
-            // Hop-by-hop options, routing, destination options.
-            for ( unsigned n = 0; n < CHAIN && (next == 0 || next == 43 || next == 60); ++n )
+            for ( unsigned n = 0; n < CHAIN && is_extension(next); ++n )
             {
-                if ( at + 2 > length )
-                    return false;
-                const size_t bytes = (size_t(ip[at + 1]) + 1) * 8;
+                if ( at + 4 > length )
+                    return syn.is_cut ? OTHER : UNREAD;
+                size_t bytes = (size_t(ip[at + 1]) + 1) * 8;
+                if ( next == FRAGMENT )
+                {
+                    if ( ip[at + 2] != 0 || (ip[at + 3] & 0xf8) != 0 )
+                        return OTHER;
+                    // That of a whole packet (RFC 6946) is no part.
+                    is_part = is_part || (ip[at + 3] & 1) != 0;
+                    bytes = 8;
+                }
                 if ( bytes > length - at )
-                    return false;
+                    return syn.is_cut ? OTHER : UNREAD;
                 if ( next == 60 && ip[at] == TCP )
                 {
                     options = ip + at + 2;
@@ -605,15 +626,19 @@ private:
                 next = ip[at];
                 at += bytes;
             }
+            if ( is_extension(next) )
+                return UNREAD;
             if ( next != TCP )
-                return false;
+                return OTHER;
             if ( options && options_length <= EXTENSION_MOST )
                 syn.ip_is_right = find(options, options_length, IP_KIND, true, syn.ip_token);
         }
         else
-            return false;
+            return OTHER;
         if ( length - at < 20 )
-            return false;
+            return syn.is_cut ? OTHER : UNREAD;
+        if ( is_part )
+            return UNREAD;
         syn.tcp = ip + at;
         const size_t header = size_t(syn.tcp[12] >> 4) * 4;
         syn.has_options = header >= 20 && header <= length - at;
@@ -622,7 +647,7 @@ private:
             syn.options = syn.tcp + 20;
             syn.options_length = header - 20;
         }
-        return true;
+        return SEGMENT;
     }
 
     std::vector<Key> keys;

@@ -164,7 +164,11 @@ local function bytes_of_address(text)
 	return head .. ("\0"):rep(16 - #head - #tail) .. tail
 end
 
--- The segment of a packet: what counts of it, or nil if it is none.
+-- A header of IPv6 that stands before another one: hop-by-hop options, routing, a fragment, destination options.
+local EXTENSIONS = { [0] = true, [43] = true, [44] = true, [60] = true }
+
+-- The segment of a packet: what counts of it, or nil if it is none, a later part of one, or if too little was captured. And
+-- whether its receiver may read one where this does not: the first part of several, or behind more headers.
 local function read_segment(packet)
 	local version, source, dest = packet:tuple()
 	if version ~= 4 and version ~= 6 then
@@ -188,30 +192,50 @@ local function read_segment(packet)
 		data = data:sub(1, at + length - 1)
 	end
 	local prefix, transport
+	local is_part = false
 	if version == 4 then
 		local words = data:byte(at) & 15
-		if words < 5 or string.unpack(">I2", data, at + 6) & 0x3fff ~= 0 or data:byte(at + 9) ~= 6 then
+		local part = string.unpack(">I2", data, at + 6)
+		if words < 5 or part & 0x1fff ~= 0 or data:byte(at + 9) ~= 6 then
 			return nil
 		end
+		is_part = part & 0x2000 ~= 0
 		transport = at + words * 4
+		if transport - 1 > #data then
+			return nil, not segment.is_cut
+		end
 		segment.ip_token, segment.ip_is_wrong = find_token(data:sub(at + 20, transport - 1), IP_KIND, false)
 		prefix = ("\0"):rep(10) .. "\xff\xff"
 	else
 		local next_header, options = data:byte(at + 6), ""
 		transport = at + 40
 		for _ = 1, CHAIN do
-			if next_header ~= 0 and next_header ~= 43 and next_header ~= 60 then
+			if not EXTENSIONS[next_header] then
 				break
 			end
-			local after, units = data:byte(transport, transport + 1)
-			if not units or transport + (units + 1) * 8 - 1 > #data then
-				return nil
+			local after, units, offset, more = data:byte(transport, transport + 3)
+			if not more then
+				return nil, not segment.is_cut
+			end
+			if next_header == 44 then
+				if offset ~= 0 or more & 0xf8 ~= 0 then
+					return nil
+				end
+				-- That of a whole packet (RFC 6946) is no part.
+				is_part = is_part or more & 1 ~= 0
+				units = 0
+			end
+			if transport + (units + 1) * 8 - 1 > #data then
+				return nil, not segment.is_cut
 			end
 			local follows = transport + (units + 1) * 8
 			if next_header == 60 and after == 6 then
 				options = data:sub(transport + 2, follows - 1)
 			end
 			next_header, transport = after, follows
+		end
+		if EXTENSIONS[next_header] then
+			return nil, true
 		end
 		if next_header ~= 6 then
 			return nil
@@ -223,7 +247,10 @@ local function read_segment(packet)
 	end
 	local tcp = data:sub(transport)
 	if #tcp < 20 then
-		return nil
+		return nil, not segment.is_cut
+	end
+	if is_part then
+		return nil, true
 	end
 	segment.is_syn = tcp:byte(14) & 0x12 == 0x02
 	local header = (tcp:byte(13) >> 4) * 4
@@ -316,15 +343,15 @@ end
 
 function match(_)
 	local packet = packet_lib.get()
-	local segment = read_segment(packet)
-	if not segment then
+	local segment, is_unread = read_segment(packet)
+	if not segment and not is_unread then
 		return 0
 	end
-	if not segment.is_syn then
+	if segment and not segment.is_syn then
 		note_segment(segment)
 		return 0
 	end
-	local verdict = judge(segment, (packet:timestamp()))
+	local verdict = segment and judge(segment, (packet:timestamp())) or "malformed"
 	local wanted = rule_lib.get_rule():msg():match("weir token: ([%l-]+)")
 	if wanted and not VERDICTS[wanted] then
 		error("weir-token.lua: no verdict is " .. wanted)

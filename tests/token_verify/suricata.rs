@@ -168,7 +168,9 @@ fn suricata(
 /// What `weir token verify` says of the packets that decide.
 pub fn by_packet(answer: &Value) -> BTreeMap<u64, String> {
     let flows = answer["flows"].as_array().unwrap().iter();
+    let unread = answer["unread"].as_array().unwrap().iter();
     flows
+        .chain(unread)
         .map(|flow| {
             (
                 flow["packet"].as_u64().unwrap(),

@@ -54,6 +54,25 @@ fn with(ends: [IpAddr; 2], port: u16, tcp: &[u8], ip: Option<&[u8]>) -> Vec<u8> 
     whole
 }
 
+fn set_length(packet: &mut [u8]) {
+    match packet[0] >> 4 {
+        4 => packet[3] = packet.len() as u8,
+        _ => packet[5] = packet.len() as u8 - 40,
+    }
+}
+
+/// The first part of a packet, of several where `more` is 1.
+fn part(mut packet: Vec<u8>, more: u8) -> Vec<u8> {
+    if packet[0] >> 4 == 4 {
+        packet[6] = 0x20;
+        return packet;
+    }
+    let next = std::mem::replace(&mut packet[6], 44);
+    packet.splice(40..40, [next, 0, 0, more, 0, 0, 0, 9]);
+    set_length(&mut packet);
+    packet
+}
+
 /// An IPv6 destination options header before TCP with this option.
 fn destination(option: &[u8]) -> Vec<u8> {
     let length = (4 + option.len()).next_multiple_of(8);
@@ -313,6 +332,46 @@ pub fn of_each_verdict(lab: &Lab) -> Vec<Syn> {
             packet.extend(good(port).bytes());
             packet
         });
+        // The first part of several, with all of the header, or some of it.
+        add("malformed", true, &|port| {
+            part(tcp(port, &good(port).bytes()), 1)
+        });
+        add("malformed", true, &|port| {
+            let mut first = part(tcp(port, &[]), 1);
+            first.truncate(first.len() - 12);
+            set_length(&mut first);
+            first
+        });
+        if is_v6 {
+            // A fragment that is the whole packet is none (RFC 6946).
+            add("valid", false, &|port| {
+                part(tcp(port, &good(port).bytes()), 0)
+            });
+            add("missing", false, &|port| part(tcp(port, &LINUX), 0));
+            add("valid", false, &|port| {
+                let mut header = good(port).ipv6_header();
+                header[0] = 6;
+                part(with(ends, port, &LINUX, Some(&header)), 0)
+            });
+            // More headers than are gone through, or that do not end in the packet.
+            let chain = |port, count: usize| {
+                let mut packet = tcp(port, &good(port).bytes());
+                for _ in 0..count {
+                    let next = std::mem::replace(&mut packet[6], 60);
+                    packet.splice(40..40, [next, 0, 1, 4, 0, 0, 0, 0]);
+                }
+                set_length(&mut packet);
+                packet
+            };
+            add("valid", true, &|port| chain(port, 6));
+            add("malformed", true, &|port| chain(port, 7));
+            add("malformed", true, &|port| {
+                let mut packet = chain(port, 2);
+                packet.truncate(50);
+                set_length(&mut packet);
+                packet
+            });
+        }
         // A TCP header that is longer than the packet, or shorter than itself.
         for words in [4, 15] {
             add("malformed", true, &|port| {

@@ -15,6 +15,9 @@ use crate::{
 
 /// IPv6 headers before TCP's that are gone through.
 const CHAIN: usize = 6;
+const FRAGMENT: u8 = 44;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
@@ -106,14 +109,18 @@ impl<'p> Segment<'p> {
                 let mut next = head[6];
                 let mut options: &[u8] = &[];
                 for _ in 0..CHAIN {
-                    // Hop-by-hop options, routing, destination options.
-                    if !matches!(next, 0 | 43 | 60) {
+                    if !is_extension(next) {
                         break;
                     }
-                    let [after, length, ..] = rest else {
+                    let [after, length, offset, more, ..] = rest else {
                         return None;
                     };
-                    let length = (usize::from(*length) + 1) * 8;
+                    let length = match next {
+                        // That of a whole packet (RFC 6946).
+                        FRAGMENT if *offset == 0 && more & 0xf9 == 0 => 8,
+                        FRAGMENT => return None,
+                        _ => (usize::from(*length) + 1) * 8,
+                    };
                     if next == 60 && *after == 6 {
                         options = rest.get(2..length)?;
                     }
@@ -129,7 +136,7 @@ impl<'p> Segment<'p> {
             _ => return None,
         }
         let head: &[u8; 20] = transport.first_chunk()?;
-        if protocol != 6 {
+        if protocol != TCP {
             return None;
         }
         let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -165,6 +172,93 @@ impl<'p> Segment<'p> {
     /// Is it the answer to one that does?
     pub fn is_syn_ack(&self) -> bool {
         self.flags & (SYN | ACK) == SYN | ACK
+    }
+}
+
+/// Does such an IPv6 header stand before another one: hop-by-hop options, routing, a fragment,
+/// destination options?
+fn is_extension(header: u8) -> bool {
+    matches!(header, 0 | 43 | FRAGMENT | 60)
+}
+
+/// A packet that has TCP or UDP, or may have, and that is read neither as a segment nor as a
+/// datagram: the first part of one, or one whose headers do not end. Its receiver may read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread {
+    /// The ports of the sender and of the receiver, where they are there.
+    pub ports: Option<(u16, u16)>,
+    /// It is UDP, as far as one can tell.
+    pub is_udp: bool,
+}
+
+impl Unread {
+    /// Looks at an IP packet that [`Segment::read`] and [`Datagram::read`] do not read; `None`:
+    /// it has something else, it is a later part, or less of it was captured.
+    pub fn read(packet: &[u8]) -> Option<Self> {
+        let unknown = Some(Self {
+            ports: None,
+            is_udp: false,
+        });
+        let word = |at: usize| {
+            let bytes = packet.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map_or(0, |bytes| usize::from(u16::from_be_bytes(*bytes)))
+        };
+        let (protocol, transport, stated);
+        match packet.first()? >> 4 {
+            4 => {
+                let head: &[u8; 20] = packet.first_chunk()?;
+                let length = usize::from(head[0] & 15) * 4;
+                if length < 20 || word(6) & 0x1fff != 0 {
+                    return None;
+                }
+                stated = word(2);
+                (protocol, transport) = (head[9], packet.get(length..).unwrap_or_default());
+            }
+            6 => {
+                let (head, mut rest): (&[u8; 40], _) = packet.split_first_chunk()?;
+                stated = word(4) + 40;
+                let is_cut = stated > packet.len();
+                let mut next = head[6];
+                for _ in 0..CHAIN {
+                    if !is_extension(next) {
+                        break;
+                    }
+                    let [after, length, offset, more, ..] = rest else {
+                        return unknown.filter(|_| !is_cut);
+                    };
+                    let length = match next {
+                        FRAGMENT if *offset != 0 || more & 0xf8 != 0 => return None,
+                        FRAGMENT => 8,
+                        _ => (usize::from(*length) + 1) * 8,
+                    };
+                    next = *after;
+                    let Some(behind) = rest.get(length..) else {
+                        return unknown.filter(|_| !is_cut);
+                    };
+                    rest = behind;
+                }
+                if is_extension(next) {
+                    return unknown;
+                }
+                (protocol, transport) = (next, rest);
+            }
+            _ => return None,
+        }
+        if !matches!(protocol, TCP | UDP) {
+            return None;
+        }
+        let is_whole_head = transport.len() >= if protocol == TCP { 20 } else { 8 };
+        if !is_whole_head && stated > packet.len() {
+            return None;
+        }
+        let ports: Option<&[u8; 4]> = transport.first_chunk();
+        Some(Self {
+            ports: ports.map(|[a, b, c, d]| {
+                let port = |high, low| u16::from_be_bytes([high, low]);
+                (port(*a, *b), port(*c, *d))
+            }),
+            is_udp: protocol == UDP,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use weir_token::{
     capture::{CaptureReader, ip_packet},
     flow_table::{Flow, FlowTable},
     segment_counts::{self, SegmentCounts},
-    verify::{Segment, Verifier},
+    verify::{Refusal, Segment, Unread, Verifier},
 };
 
 use super::{
@@ -43,7 +43,14 @@ struct Counts {
     packets: u64,
     /// Neither TCP nor UDP, or a part of a packet.
     other: u64,
+    /// Of these, what may be for a port that is asked about.
+    unread: u64,
+    /// The numbers of the first ones.
+    named: Vec<u64>,
 }
+
+/// Packets that could not be read and are named.
+const MAX_UNREAD: usize = 64;
 
 pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
     if let Some(key) = &args.daf {
@@ -72,12 +79,18 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
     let refused_segments: u64 = segments().map(SegmentCounts::refused).sum();
     if args.place.json {
         let error = read.as_ref().err().map(|error| format!("{error:#}"));
+        let unread = counts.named.iter();
+        let unread: Vec<_> = unread
+            .map(|packet| json!({ "packet": packet, "verdict": Refusal::Malformed.name() }))
+            .collect();
         let rest = [
             ("valid", json!(valid)),
             ("refused", json!(refused)),
             ("refused_segments", json!(refused_segments)),
             ("packets", json!(counts.packets)),
             ("other_packets", json!(counts.other)),
+            ("unread_packets", json!(counts.unread)),
+            ("unread", json!(unread)),
             ("beyond_limit", json!(table.beyond())),
             ("error", json!(error)),
         ];
@@ -90,7 +103,7 @@ pub fn run(common: &Common, args: &VerifyArgs) -> anyhow::Result<ExitAnswer> {
     }
     // What was read before a mistake has been shown.
     read?;
-    let is_proved = refused == 0 && refused_segments == 0 && valid > 0;
+    let is_proved = refused == 0 && refused_segments == 0 && valid > 0 && counts.unread == 0;
     Ok(match is_proved && table.beyond() == 0 {
         true => ExitAnswer::Done,
         false => ExitAnswer::No,
@@ -143,6 +156,17 @@ fn read(
             }
         } else {
             counts.other += 1;
+            // Of one that does not say its ports nobody knows that it is not for these.
+            let is_for_these = |unread: Unread| match unread.ports {
+                Some((source, dest)) => is_asked(dest) || (!unread.is_udp && is_asked(source)),
+                None => true,
+            };
+            if ip.and_then(Unread::read).is_some_and(is_for_these) {
+                counts.unread += 1;
+                if counts.named.len() < MAX_UNREAD {
+                    counts.named.push(packet.number);
+                }
+            }
         }
     }
     Ok(())
@@ -279,6 +303,18 @@ fn print(
         counted(counts.packets, "packet", "packets"),
         counts.other
     ))?;
+    if counts.unread > 0 {
+        let more = match counts.unread - counts.named.len() as u64 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let numbers: Vec<_> = counts.named.iter().map(u64::to_string).collect();
+        show::line(format!(
+            "{} malformed, and prove nothing: first parts of packets, or with headers that are not gone through: {}{more}",
+            counted(counts.unread, "packet is", "packets are"),
+            numbers.join(", ")
+        ))?;
+    }
     if table.beyond() > 0 {
         show::line(format!(
             "{} of more connections and flows than can be told apart ({}): give --port",
