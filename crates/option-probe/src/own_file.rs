@@ -191,7 +191,7 @@ mod tests {
             "{error}"
         );
         let link = temp.path().join("link");
-        symlink(&victim(temp.path()), &link).unwrap();
+        symlink(victim(temp.path()), &link).unwrap();
         std::os::unix::fs::lchown(&link, Some(4711), None).unwrap();
         let error = open(&link, OpenOptions::new().write(true)).unwrap_err();
         let error = error.to_string();
