@@ -73,12 +73,17 @@ impl Host {
     }
 
     pub fn spawn(&self, words: &[&str]) -> Child {
+        self.spawn_telling(words, Stdio::null())
+    }
+
+    /// Its standard error goes there.
+    fn spawn_telling(&self, words: &[&str], said: Stdio) -> Child {
         let mut command = Command::new("sh");
         command
             .args(self.entered(words))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .stderr(said);
         self.space.spawn(command).unwrap()
     }
 
@@ -290,9 +295,10 @@ impl LongConnection {
         let told = host.weir.path(name);
         let urls = format!("{}?[1-1000000]", url(address, PORT));
         let words = ["curl", "-sS", "--limit-rate", "400k", "-o", "/dev/null"];
-        let tell = ["-w", "%{stderr}%{num_connects} %{http_code}\n", "--stderr"];
-        let more = [told.to_str().unwrap(), urls.as_str()];
-        let curl = host.spawn(&[&words[..], &tell, &more].concat());
+        // A file that curl opens itself has what it says much later.
+        let tell = ["-w", "%{stderr}%{num_connects} %{http_code}\\n", &urls];
+        let said = fs::File::create(&told).unwrap();
+        let curl = host.spawn_telling(&[&words[..], &tell].concat(), said.into());
         let mut long = Self { _curl: curl, told };
         long.goes_on("at its begin");
         long
