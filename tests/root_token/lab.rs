@@ -263,7 +263,7 @@ pub fn nginx_conf(dir: &Path) -> PathBuf {
         &conf,
         format!(
             "daemon off; master_process off; user root; pid {dir}/nginx.pid; error_log {dir}/error.log; events {{}}\n\
-             http {{ access_log off; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
+             http {{ access_log off; keepalive_requests 100000000; server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; \
              listen {OPEN}; listen [::]:{OPEN} ipv6only=on; root {dir}/www; }} }}"
         ),
     )
@@ -290,7 +290,7 @@ pub struct LongConnection {
 }
 
 impl LongConnection {
-    /// Asks the server twice in a second or so. `name` is that of a file.
+    /// Asks the server many times in a second. `name` is that of a file.
     pub fn begin(host: &Host, address: &str, name: &str) -> Self {
         let told = host.weir.path(name);
         let urls = format!("{}?[1-1000000]", url(address, PORT));
