@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 use weir_core::policy::format_duration;
-use weir_daemon::{config, instance};
+use weir_daemon::{config, instance, token::unguarded};
 use weir_enforce::{backend_swap, kernel::DEFAULT_ROOT};
 
 use super::{
@@ -122,13 +122,29 @@ fn without_daemon(
             all.join(", ")
         ),
     };
+    // A program goes with its interface, and nobody covers the one that has the name now.
+    let unguarded = match (left.as_slice(), silent) {
+        ([], _) | (_, Some(_)) => Vec::new(),
+        _ => {
+            let config = config::Config::load_with_added(&common.config).ok();
+            let token = config.and_then(|config| config.token);
+            token.map_or_else(Vec::new, |token| unguarded(&token, &pin_root, &name))
+        }
+    };
+    let open: String = unguarded
+        .iter()
+        .map(|one| {
+            let (table, interface) = (one.table, &one.interface);
+            format!("; {interface} is unguarded: no program of {table} is there")
+        })
+        .collect();
     let why = match left.as_slice() {
         [] if instance::is_root() => {
             format!("{daemon}, and nothing of weir is in the kernel")
         }
         [] => format!("{daemon}; what it left in the kernel only root can see"),
         left => format!(
-            "{daemon}; instance {name:?} goes on dropping what it had banned ({}){others}{unchecked}",
+            "{daemon}; instance {name:?} goes on dropping what it had banned ({}){others}{unchecked}{open}",
             left.join(", ")
         ),
     };
@@ -138,6 +154,10 @@ fn without_daemon(
             "instance": name,
             "left_in_kernel": left,
             "unchecked_pools": pools,
+            "unguarded": unguarded
+                .iter()
+                .map(|one| json!({ "table": one.table, "interface": one.interface }))
+                .collect::<Vec<_>>(),
         }))?;
     } else {
         let rest = format!(": {}", weir_daemon::escape(&why));

@@ -378,6 +378,49 @@ fn root_connections_that_were_there_before_pass_or_do_not() {
     }
 }
 
+/// The program goes with its interface: without a daemon nobody covers the one that has its name
+/// then, and `weir status` says so.
+#[test]
+fn root_an_interface_that_is_made_anew_without_a_daemon_is_named() {
+    let Some(mut lab) = lab("anew") else {
+        return;
+    };
+    lab.gateway.copy_keys(&lab.client);
+    let nobody = "11".repeat(32);
+    for hook in ["tc", "xdp"] {
+        let hook = format!("hook = \"{hook}\"\n");
+        let strip = "[token.strip]\ninterfaces = [\"client\", \"other\"]\n";
+        require(&lab, &nobody, &hook, strip);
+        lab.gateway.weir.start();
+        lab.gateway.weir.end("KILL");
+        let (code, text) = lab.gateway.weir.ask(&["status"]);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(!text.contains("unguarded"), "{text}");
+        let anew = ["del client", "add client type veth peer name of-client"];
+        let up = ["set client up", "set of-client up"];
+        let anew = anew.into_iter().chain(up);
+        let anew: Vec<_> = anew.map(|words| format!("link {words}")).collect();
+        lab.gateway.space.ip(&anew).unwrap();
+        let (code, text) = lab.gateway.weir.ask(&["status"]);
+        assert_eq!(code, Some(2), "{text}");
+        for table in ["[token.forward]", "[token.strip]"] {
+            let told = format!("client is unguarded: no program of {table} is there");
+            let words: Vec<_> = text.split_whitespace().collect();
+            assert!(words.join(" ").contains(&told), "no {told} in {text}");
+        }
+        let status = lab.gateway.weir.json(&["status"]);
+        let of = |table: &str| serde_json::json!({ "table": table, "interface": "client" });
+        let wanted = [of("[token.forward]"), of("[token.strip]")];
+        assert_eq!(status["unguarded"], serde_json::json!(wanted));
+        // The next daemon covers it, and what it leaves is there.
+        lab.gateway.weir.start();
+        lab.gateway.weir.end("KILL");
+        let status = lab.gateway.weir.json(&["status"]);
+        assert_eq!(status["unguarded"], serde_json::json!([]), "{status}");
+        lab.gateway.weir.done(&["detach"]);
+    }
+}
+
 #[test]
 fn root_a_gateway_judges_in_the_driver_or_says_why_not() {
     let Some(mut lab) = lab("driver") else {

@@ -11,7 +11,7 @@ mod programs;
 mod refused;
 
 pub use gate::match_pin;
-pub use gateway::{GatewayKind, GatewayProgram};
+pub use gateway::{GatewayKind, GatewayProgram, is_without_gateway};
 pub use interface_signer::{InterfaceSigner, SignedKind};
 pub use policy::{Claim, Conduit, DafStates, Forwarded, Requirement, Scope, TokenPolicy};
 pub use programs::{Loaded, detach, is_attached};

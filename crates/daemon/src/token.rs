@@ -11,6 +11,7 @@ mod gateway;
 mod interfaces;
 pub mod keys;
 mod status;
+mod unguarded;
 
 use std::{
     collections::BTreeMap,
@@ -56,6 +57,7 @@ pub use status::{
     DatagramFlowStatus, DatagramStatus, FlowTableStatus, ForwardStatus, KeyStatus,
     RequirementStatus, SegmentStatus, SigningStatus, StripStatus, TokenStatus,
 };
+pub use unguarded::{Unguarded, unguarded};
 pub use weir_bpf::token::{KEPT, Outcome, RefusedPacket, refusals};
 
 /// How often it is looked who is known: a program that has just become known signs by the

@@ -17,6 +17,7 @@ use libbpf_rs::{
 use super::{
     interface_signer::{attach_program, namespace},
     is_pinned,
+    programs::dir_of,
 };
 use crate::{
     attachment::{Hook, Link, xdp_program_on},
@@ -202,6 +203,41 @@ pub(super) fn load(dir: &Path, kind: GatewayKind) -> Result<GatewayProgram> {
         [copy(ethernet.as_fd())?, copy(other.as_fd())?]
     };
     Ok(GatewayProgram::new(kind, programs, dir))
+}
+
+/// Is no program of these kinds at this interface, of those that a daemon has left? False where
+/// they are in another network namespace than this process, or where nothing of tokens is
+/// attached.
+pub fn is_without_gateway(
+    root: &Path,
+    instance: &str,
+    kinds: &[GatewayKind],
+    ifindex: u32,
+) -> bool {
+    let dir = dir_of(root, instance);
+    let (Ok(here), Ok(entries)) = (namespace(), fs::read_dir(&dir)) else {
+        return false;
+    };
+    // A pin stays when its interface goes.
+    let pins: Vec<_> = entries
+        .flatten()
+        .filter_map(|pin| pin.file_name().into_string().ok())
+        .collect();
+    let is_of_it = |name: &&String| kinds.iter().any(|kind| name.starts_with(kind.pin()));
+    let is_here = |name: &String| {
+        let of = |kind: &GatewayKind| {
+            let place = name.strip_prefix(kind.pin());
+            place.is_some_and(|place| place.starts_with(&format!("{here}-")))
+        };
+        kinds.iter().any(of)
+    };
+    if pins.iter().any(|name| is_of_it(&name)) && !pins.iter().any(is_here) {
+        return false;
+    }
+    !kinds.iter().any(|kind| {
+        let link = Link::open(&dir.join(format!("{}{here}-{ifindex}", kind.pin())));
+        link.is_ok_and(|link| link.is_there() && link.target().is_ok_and(|(on, _)| on == ifindex))
+    })
 }
 
 /// Takes the program of this kind from every interface.
