@@ -24,7 +24,7 @@ use common::{skipped, soon};
 use tempfile::TempDir;
 
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
-/// Who attacks, and others: users by number, without a name.
+/// The number of the user who attacks, and those of others: they have no names.
 const ATTACKER: u32 = 65_534;
 const OTHERS: [u32; 2] = [65_432, 65_433];
 
@@ -38,8 +38,8 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 /// A program that the daemon has not seen is known by then. To read what the attacker has takes
 /// more than a minute.
 const KNOWN_WITHIN: Duration = Duration::from_secs(20);
-/// A control group that was made anew is judged by then. The guide says a second, which is that of a
-/// machine that has nothing else to do.
+/// A control group that was made anew is judged by then. The guide says a second, which is that
+/// of a machine that has nothing else to do.
 const JUDGED_WITHIN: Duration = Duration::from_secs(8);
 
 /// A file system that nobody runs anything from is let go by then.
@@ -208,7 +208,7 @@ fn ready(host: &TestHost, words: &[&str]) -> Running {
     running
 }
 
-/// Does it connect there?
+/// Whether a program connects to an address.
 fn connects(running: &mut Running, address: &str) -> bool {
     running.say(address);
     match running.line().as_str() {

@@ -70,7 +70,7 @@ impl TestHost {
         Self::start(name, ".slice", rules, |_| ())
     }
 
-    /// The same of both.
+    /// A host below a slice, after something is done before the daemon starts.
     pub fn in_slice_with(name: &str, rules: &str, before: impl FnOnce(&mut Self)) -> Option<Self> {
         Self::start(name, ".slice", rules, before)
     }

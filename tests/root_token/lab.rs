@@ -76,7 +76,7 @@ impl Host {
         self.spawn_telling(words, Stdio::null())
     }
 
-    /// Its standard error goes there.
+    /// Starts a program, whose standard error goes there.
     fn spawn_telling(&self, words: &[&str], said: Stdio) -> Child {
         let mut command = Command::new("sh");
         command

@@ -18,7 +18,7 @@ pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -30,6 +30,7 @@ use crate::{
     identity::Handle,
     mapped,
     memory::Words,
+    pins,
     skeleton::token::types::{
         token_claim, token_claimed, token_control, token_daf_key, token_key, token_met,
         token_network, token_requirement, token_signer,
@@ -45,6 +46,12 @@ pub const MAX_NETWORKS: usize = abi::TOKEN_NETWORKS as usize / 2;
 pub const MAX_IDENTITIES: usize = abi::TOKEN_IDENTITIES as usize;
 /// The same times the keys that are accepted.
 pub const MAX_CLAIMS: usize = abi::TOKEN_CLAIMS as usize / 2;
+
+/// Below an instance's pins.
+fn dir_of(root: &Path, instance: &str) -> PathBuf {
+    root.join(pins::escape(instance))
+        .join(format!("token-{}", abi::TOKEN_ABI))
+}
 
 /// What an identity is to the kernel: the first half of its aggregate.
 pub type IdentityPrefix = [u8; 16];

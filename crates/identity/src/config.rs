@@ -463,7 +463,8 @@ fn usual_sockets() -> Vec<PathBuf> {
         .to_vec()
 }
 
-/// The same of Kubernetes: containerd's, k3s's, which RKE2 has as well, and CRI-O's.
+/// The directories of containers of Kubernetes: containerd's, k3s's, which RKE2 has as well, and
+/// CRI-O's.
 fn usual_bundles() -> Vec<PathBuf> {
     [
         "/run/containerd/io.containerd.runtime.v2.task/k8s.io",

@@ -15,9 +15,9 @@ use libbpf_rs::{
 };
 
 use super::{
+    dir_of,
     interface_signer::{attach_program, namespace},
     is_pinned,
-    programs::dir_of,
 };
 use crate::{
     attachment::{Hook, Link, xdp_program_on},

@@ -16,11 +16,10 @@ use libbpf_rs::{
 };
 
 use super::{
-    GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, gate, gateway,
+    GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, dir_of, gate, gateway,
     interface_signer, is_pinned,
 };
 use crate::{
-    abi,
     error::{Context, Result},
     group_link::ControlGroup,
     identity::{CgroupAt, Identity},
@@ -60,12 +59,6 @@ pub struct Loaded {
     of_instance: PathBuf,
     /// Those of tables and links, of this form.
     dir: PathBuf,
-}
-
-/// Below an instance's pins.
-pub(super) fn dir_of(root: &Path, instance: &str) -> PathBuf {
-    root.join(pins::escape(instance))
-        .join(format!("token-{}", abi::TOKEN_ABI))
 }
 
 impl Tokens {

@@ -8,7 +8,7 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::{Outcome, programs::dir_of, value_of};
+use super::{Outcome, dir_of, value_of};
 use crate::{
     abi, clock,
     error::{Context, Result},

@@ -1,6 +1,7 @@
 //! The labels of containers, as their runtimes have them: Docker, and Podman, which has the
-//! same API; and those of Kubernetes, whose runtimes keep them in files (`bundles`). A runtime may take its time, so it is asked by a thread of its own, and what it
-//! says is remembered. Until then a program is one that is not known.
+//! same API; and those of Kubernetes, whose runtimes keep them in files (`bundles`). A runtime
+//! may take its time, so it is asked by a thread of its own, and what it says is remembered.
+//! Until then a program is one that is not known.
 //!
 //! A process says by the path of its control group in which container it is. Users who may make
 //! control groups can give one that name, so the runtime's word for the container's first
@@ -94,10 +95,10 @@ impl Known {
     }
 }
 
-/// Who is asked for labels.
+/// Container runtimes that are asked for labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Sources {
-    /// Those with Docker's API.
+    /// Sockets of those with Docker's API.
     sockets: Vec<PathBuf>,
     /// Where those of Kubernetes keep their containers.
     bundles: Vec<PathBuf>,

@@ -14,7 +14,7 @@ use weir_token::config::{StripDirection, TokenConfig};
 pub struct Unguarded {
     /// The table of the configuration that names it.
     pub table: &'static str,
-    /// Its name.
+    /// The name of the interface.
     pub interface: String,
 }
 
