@@ -33,6 +33,7 @@ pub mod inject;
 mod interfaces;
 pub mod lease;
 pub mod lock;
+pub mod loop_device;
 mod mapped;
 mod maps;
 mod memory;

@@ -7,19 +7,19 @@ use std::{
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::OnceLock,
     time::{Duration, Instant, SystemTime},
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, fstatfs, memfd_create};
-use weir_bpf::lease::Lease;
+use weir_bpf::{lease::Lease, loop_device::loop_image};
 use weir_identity::{
     Digest,
     hash::{self, FileKey, HashError, Limits, Reading},
 };
 
-use super::take_if;
+use super::{mounts::RemoteMounts, take_if};
 
 /// Files that leases are held on: a descriptor each. Of more only those have a digest that root
 /// alone can write to: of them it is asked at each look at a program that has them mapped who has
@@ -40,6 +40,8 @@ const MAX_READINGS: usize = 16;
 const FORGET: Duration = Duration::from_secs(60);
 /// Block devices that are files (linux/major.h).
 const LOOP_MAJOR: u32 = 7;
+/// What sysfs has of a device that is one, and of a partition, above it.
+const LOOPS: [&str; 2] = ["loop", "../loop"];
 /// A file without a lease has not changed for so long: whoever changes it then gives it another
 /// time, however coarse the kernel's clock is.
 const STANDS: Duration = Duration::from_secs(1);
@@ -515,26 +517,53 @@ impl Begun {
     }
 }
 
-/// Does it lie on a loop device?
-fn is_on_loop(about: &fs::Metadata) -> bool {
-    rustix::fs::major(about.dev()) == LOOP_MAJOR
-}
-
-/// Is this file of a loop device in an image that others than root can write to? What they
-/// write there changes it, and nobody is told.
-fn is_image_of_others(about: &fs::Metadata) -> bool {
+/// The directory of a file's device in sysfs.
+fn device_of(about: &fs::Metadata) -> PathBuf {
     let (major, minor) = (
         rustix::fs::major(about.dev()),
         rustix::fs::minor(about.dev()),
     );
-    // Of a partition the device stands above.
-    let at = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
-    let paths = ["loop/backing_file", "../loop/backing_file"];
-    let path = paths
-        .iter()
-        .find_map(|path| fs::read_to_string(at.join(path)).ok());
-    let image = path.and_then(|path| fs::metadata(path.trim_end()).ok());
-    image.is_none_or(|image| !Writers::of(&image).is_root_alone)
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+/// Does it lie on a loop device, or on a partition of one, which has another number?
+fn is_on_loop(about: &fs::Metadata) -> bool {
+    let at = device_of(about);
+    rustix::fs::major(about.dev()) == LOOP_MAJOR
+        || LOOPS.iter().any(|below| at.join(below).exists())
+}
+
+/// Is this file of a loop device in an image that others than root can write to? What they
+/// write there changes it, and nobody is told.
+///
+/// By the kernel's word for the file of the image (loop(4)), and not by the name that sysfs has
+/// of it, which whoever opened it may have chosen in mounts of his own.
+fn is_image_of_others(about: &fs::Metadata) -> bool {
+    let at = device_of(about);
+    let name = LOOPS.iter().find_map(|below| {
+        let loops = fs::canonicalize(at.join(below)).ok()?;
+        Some(loops.parent()?.file_name()?.to_owned())
+    });
+    let Some(name) = name else { return true };
+    let path = fs::read_to_string(
+        Path::new("/sys/block")
+            .join(&name)
+            .join("loop/backing_file"),
+    );
+    let path = path.map(|path| PathBuf::from(path.trim_end()));
+    let image = path
+        .ok()
+        .filter(|path| !RemoteMounts::here().hold_path(path));
+    let image = image.and_then(|path| File::open(path).ok());
+    let (Some(image), Ok(device)) = (image, File::open(Path::new("/dev").join(&name))) else {
+        return true;
+    };
+    let Ok(about) = image.metadata() else {
+        return true;
+    };
+    let is_this =
+        loop_image(&device).is_some_and(|(dev, inode)| (dev, inode) == (about.dev(), about.ino()));
+    !is_this || !Writers::of(&about).is_root_alone || is_on_loop(&about) || hash::is_overlay(&image)
 }
 
 /// A lease; none: its file system has none.
