@@ -410,7 +410,7 @@ impl Condition {
             },
             Criterion::Package(names) => {
                 let package = program.package.as_ref();
-                known(package.is_some_and(|package| names.contains(package)))
+                exe(&|_| package.is_some_and(|package| names.contains(package)))
             }
             Criterion::Script(paths) => {
                 let script = program.script.as_ref();

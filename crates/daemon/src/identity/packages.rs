@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
@@ -13,8 +12,9 @@ use std::{
 
 use serde::Serialize;
 use weir_identity::{
-    hash::FileKey,
-    packages::{self, Records, Written},
+    Digest,
+    hash::{self, FileKey, HashError, Limits},
+    packages::{Records, Written},
 };
 
 use crate::threads;
@@ -52,7 +52,9 @@ pub struct PackageStatus {
 
 #[derive(Debug)]
 struct Known {
-    package: Option<String>,
+    /// With the SHA-256 that was read together with what the record has: who knows another one
+    /// of the file has another file.
+    package: Option<(String, Digest)>,
     at: Instant,
     /// When the records were written last.
     records: Option<Written>,
@@ -162,11 +164,18 @@ impl Shared {
             }
             let mut package = None;
             if let Some(recorded) = recorded.get(&at.0) {
-                match packages::is_as_recorded(&file, recorded, PER_FILE.min(left)) {
-                    Ok(true) => package = Some(recorded.package.clone()),
-                    Ok(false) => (),
+                let limits = Limits {
+                    time: PER_FILE.min(left),
+                    ..Limits::default()
+                };
+                match hash::file_with_md5(&file, limits) {
+                    Ok((hashed, md5)) => {
+                        let digest = hashed.trusted();
+                        let digest = digest.filter(|digest| recorded.is_of(*digest, md5));
+                        package = digest.map(|digest| (recorded.package.clone(), digest));
+                    }
                     // In the next pass it comes sooner.
-                    Err(error) if error.kind() == ErrorKind::TimedOut && left < PER_FILE => break,
+                    Err(HashError::TooSlow(_)) if left < PER_FILE => break,
                     Err(error) => tracing::warn!(
                         "{:?} is of no package: it was not compared with the record of {:?} ({error}; it is read for {} s at most)",
                         at.0,
@@ -185,7 +194,12 @@ impl Shared {
         }
     }
 
-    fn known(&self, table: &mut Table, at: &FileAt, pid: Option<u32>) -> Option<Option<String>> {
+    fn known(
+        &self,
+        table: &mut Table,
+        at: &FileAt,
+        pid: Option<u32>,
+    ) -> Option<Option<(String, Digest)>> {
         let known = table.known.get_mut(at)?;
         if known.at.elapsed() >= HOLDS {
             return None;
@@ -206,15 +220,17 @@ impl Packages {
         }))
     }
 
-    /// The package that has this very file, which would be on record by this path;
-    /// the inner `None`: no package has it. The outer one: it is looked up, and the process is
-    /// among [`Self::take_answered`] once that is done.
-    pub fn of(&self, path: &Path, file: File, pid: u32) -> Option<Option<String>> {
+    /// The package that has this very file, which would be on record by this path, and whose
+    /// SHA-256 is this one, as long as nobody can write to it: a store to a mapping of a file
+    /// need not leave a time stamp. The inner `None`: no package has it. The outer one: it is
+    /// looked up, and the process is among [`Self::take_answered`] once that is done.
+    pub fn of(&self, path: &Path, file: File, digest: Digest, pid: u32) -> Option<Option<String>> {
         let key = FileKey::of(&file.metadata().ok()?);
         let at = (path.to_owned(), key);
         let mut table = self.0.table();
-        if let Some(package) = self.0.known(&mut table, &at, Some(pid)) {
-            return Some(package);
+        if let Some(found) = self.0.known(&mut table, &at, Some(pid)) {
+            let package = found.filter(|(_, read)| *read == digest);
+            return Some(package.map(|(package, _)| package));
         }
         if let Some(waiting) = table.waiting.get_mut(&at) {
             if waiting.processes.len() + waiting.early.len() < MAX_PROCESSES {
@@ -367,7 +383,17 @@ mod tests {
         }
 
         fn of(&self, path: &Path, pid: u32) -> Option<Option<String>> {
-            self.packages.of(path, File::open(path).unwrap(), pid)
+            let limits = Limits {
+                bytes: 1 << 20,
+                ..Limits::default()
+            };
+            let digest = hash::path(path, limits).map_or(Digest::NONE, |hashed| hashed.digest);
+            self.with_digest(path, digest, pid)
+        }
+
+        fn with_digest(&self, path: &Path, digest: Digest, pid: u32) -> Option<Option<String>> {
+            self.packages
+                .of(path, File::open(path).unwrap(), digest, pid)
         }
 
         /// What is said once it is known.
@@ -394,6 +420,8 @@ mod tests {
             assert_eq!(lab.of(&tool, pid).unwrap().as_deref(), Some("tools"));
         }
         assert_eq!(lab.packages.status().passes, 1);
+        // One whose content was another, without a trace, when it was read for a digest.
+        assert_eq!(lab.with_digest(&tool, Digest([1; 32]), 7), Some(None));
         // dpkg writes: an upgrade, which gives the file to another package.
         fs::remove_file(lab.dir.path().join("info/tools.md5sums")).unwrap();
         lab.record("other", &tool);

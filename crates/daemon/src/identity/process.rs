@@ -328,10 +328,12 @@ pub(super) fn read(
     if let Some(opened) = exe_opened {
         let exe;
         (exe, executable) = object(opened);
-        if let Some(packages) = packages.filter(|_| !is_exe_remote)
+        // Without a SHA-256 it is of no package: others may write to it.
+        if let (Some(packages), Some(digest)) = (packages, exe.digest)
+            && !is_exe_remote
             && let Ok(file) = File::open(proc.join("exe"))
         {
-            let package = packages.of(&exe.path, file, pid);
+            let package = packages.of(&exe.path, file, digest, pid);
             is_looked_up = package.is_none();
             program.package = package.flatten();
         }
