@@ -38,8 +38,11 @@ const MAX_FAILED: usize = 1024;
 const MAX_READINGS: usize = 16;
 /// One that nobody has asked for so long is begun anew.
 const FORGET: Duration = Duration::from_secs(60);
-/// Block devices that are files (linux/major.h).
+/// Block devices that are files, and partitions of any devices (linux/major.h).
 const LOOP_MAJOR: u32 = 7;
+const PARTITION_MAJOR: u32 = 259;
+/// What sysfs says of a partition's device holds for the files of a look: it is asked once for all.
+const DEVICE_HOLDS: Duration = Duration::from_secs(1);
 /// What sysfs has of a device that is one, and of a partition, above it.
 const LOOPS: [&str; 2] = ["loop", "../loop"];
 /// A file without a lease has not changed for so long: whoever changes it then gives it another
@@ -156,6 +159,8 @@ pub struct Objects {
     /// The MD5 is asked for beside, and that of the file that was read last.
     wants_md5: bool,
     md5: Option<[u8; 16]>,
+    /// The device that was asked about last, whether it is a loop device, and when.
+    device: Option<(u64, bool, Instant)>,
 }
 
 /// A file that was read in part, and its lease all the while.
@@ -180,6 +185,7 @@ impl Default for Objects {
             spent: Duration::ZERO,
             wants_md5: false,
             md5: None,
+            device: None,
         }
     }
 }
@@ -224,7 +230,7 @@ impl Objects {
         // What is sealed is written by nobody.
         let is_sealed = is_memory(&file, &about);
         let mut writers = Writers::of(&about);
-        if is_on_loop(&about) {
+        if self.is_on_loop(&about) {
             if is_image_of_others(&about) {
                 return Err(NoDigest::Untrusted);
             }
@@ -504,6 +510,18 @@ impl Objects {
         }
     }
 
+    /// As [`is_on_loop`], asked once for many files of a device.
+    fn is_on_loop(&mut self, about: &fs::Metadata) -> bool {
+        match self.device {
+            Some((device, is, at)) if device == about.dev() && at.elapsed() < DEVICE_HOLDS => is,
+            _ => {
+                let is = is_on_loop(about);
+                self.device = Some((about.dev(), is, Instant::now()));
+                is
+            }
+        }
+    }
+
     /// Digests and leases.
     pub fn counts(&self) -> (usize, usize) {
         (self.known.len(), self.leases)
@@ -528,9 +546,14 @@ fn device_of(about: &fs::Metadata) -> PathBuf {
 
 /// Does it lie on a loop device, or on a partition of one, which has another number?
 fn is_on_loop(about: &fs::Metadata) -> bool {
-    let at = device_of(about);
-    rustix::fs::major(about.dev()) == LOOP_MAJOR
-        || LOOPS.iter().any(|below| at.join(below).exists())
+    match rustix::fs::major(about.dev()) {
+        LOOP_MAJOR => true,
+        PARTITION_MAJOR => {
+            let at = device_of(about);
+            LOOPS.iter().any(|below| at.join(below).exists())
+        }
+        _ => false,
+    }
 }
 
 /// Is this file of a loop device in an image that others than root can write to? What they
