@@ -254,7 +254,7 @@ fn root_a_path_that_strips_half_of_the_tokens_is_told() {
     let [client, server] = [&lab.client.space, &lab.server.space].map(Namespace::name);
     let sites = [
         format!("west=netns:{client}"),
-        format!("east=netns:{server}"),
+        format!("east=netns:{server}/{}", SERVER.join(",")),
     ];
     let result = lab.client.weir.path("half.jsonl");
     let mut words = vec!["options", "probe", &sites[0], &sites[1], "--tries", "20"];
