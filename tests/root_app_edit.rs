@@ -311,3 +311,58 @@ fn root_what_is_added_is_listed_and_a_refused_reload_leaves_the_file_as_it_was()
         (host.connects("127.0.0.1").trim() == "connected").then_some(())
     });
 }
+
+/// A program that was uninstalled keeps no host from its start: its rule is about nobody, which is
+/// told, until a reload finds the file.
+#[test]
+fn root_a_path_without_a_file_is_told_and_holds_once_it_is_there() {
+    let gone = "[app.rules.gone]\nverdict = \"allow\"\npath = \"{dir}/gone\"\n";
+    let Some(host) = TestHost::new("gone", &format!("{DROPS}{gone}")) else {
+        return;
+    };
+    let alerts = host.host.alerts();
+    assert!(
+        alerts.contains("app:rules") && alerts.contains("/gone, which is not there"),
+        "{alerts}"
+    );
+    let (_, status) = host.host.ask(&["status"]);
+    let first = status.lines().next().unwrap();
+    assert!(first.contains("; programs: judged ("), "{status}");
+    let program = host.copy("/usr/bin/curl", "gone");
+    soon("the file to be seen", || {
+        host.host.alerts().contains("is there by now").then_some(())
+    });
+    let gets = |address: &str| {
+        let url = format!("http://{address}:8080/");
+        let words = ["-s", "-o", "/dev/null", "--max-time", "5", &url];
+        let done = host.run(&[&[program.as_str()], &words[..]].concat());
+        done.status.success()
+    };
+    assert!(!gets("127.0.0.1"), "before the reload");
+    host.host.done(&["reload"]);
+    for address in ["127.0.0.1", "[::1]"] {
+        soon("the program to get out", || gets(address).then_some(()));
+    }
+    let alerts = host.host.alerts();
+    assert!(!alerts.contains("app:rules"), "{alerts}");
+}
+
+/// A rule does not have weir judge all programs of a host whose administrator has not asked for it.
+#[test]
+fn root_no_rule_is_made_without_app() {
+    let Some(host) = TestHost::new("none", DROPS) else {
+        return;
+    };
+    host.host
+        .configure_only(&format!("instance = \"{}\"\n", host.instance));
+    host.host.done(&["reload"]);
+    for verb in ["allow", "deny"] {
+        let (code, said) = host.host.ask(&["app", verb, "/usr/bin/curl"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("there is no [app]"), "{said}");
+    }
+    assert!(!host.host.path(FILE).exists());
+    let (_, status) = host.host.ask(&["status"]);
+    let first = status.lines().next().unwrap();
+    assert!(!first.contains("programs"), "{status}");
+}
