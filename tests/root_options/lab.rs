@@ -269,7 +269,8 @@ except TimeoutError: sys.exit(2)
             .success()
     }
 
-    /// Downloads a megabyte and uploads a file, by curl.
+    /// Downloads a megabyte and uploads a file, by curl, and waits for the last packet of both
+    /// connections.
     pub fn serves(&self, address: &str) -> bool {
         let at = match address.contains(':') {
             true => format!("http://[{address}]:{HTTP}/"),
@@ -286,9 +287,30 @@ except TimeoutError: sys.exit(2)
         let down = self.west.output("curl", &get).unwrap();
         let up = self.west.output("curl", &put).unwrap();
         let pattern: Vec<u8> = (0..=255).collect();
-        down.stdout == pattern.repeat(4096)
+        let is_served = down.stdout == pattern.repeat(4096)
             && up.stdout.len() == 64
-            && digest.starts_with(&up.stdout)
+            && digest.starts_with(&up.stdout);
+        if is_served {
+            // The client is gone before the server has read the end, on a busy machine long.
+            soon("the server's connections to end", || {
+                (!self.has_connections()).then_some(())
+            });
+        }
+        is_served
+    }
+
+    /// Whether a connection of the server has not ended on both sides.
+    fn has_connections(&self) -> bool {
+        const TIME_WAIT: &str = "06";
+        const LISTEN: &str = "0A";
+        let read = || std::fs::read_to_string("/proc/thread-self/net/tcp6");
+        let sockets = self.east.enter(read).unwrap().unwrap();
+        let port = format!(":{HTTP:04X}");
+        sockets.lines().skip(1).any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (local, _, state) = (words.next(), words.next(), words.next());
+            local.unwrap().ends_with(&port) && ![Some(TIME_WAIT), Some(LISTEN)].contains(&state)
+        })
     }
 
     /// Segments and datagrams that the stack of a site refused for their checksum.
