@@ -46,7 +46,8 @@ const JUDGED_WITHIN: Duration = Duration::from_secs(8);
 const FREE_WITHIN: Duration = Duration::from_secs(180);
 
 /// Maps files executable, then says for each address that it reads whether it can connect there
-/// ("talks"); or connects to both all the time, and says once that it has begun ("asks").
+/// ("talks"); or connects to both all the time, and says once that it has begun ("asks"); or keeps
+/// one mapped so that it can write to it, but not open ("holds").
 const PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -78,6 +79,24 @@ int main(int count, char **args)
 {
     char line[100];
     setlinebuf(stdout);
+    if (!strcmp(args[1], "holds")) {
+        int fd = open(args[2], O_RDWR);
+        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (page == MAP_FAILED) {
+            perror(args[2]);
+            return 1;
+        }
+        close(fd);
+        /* It is not the lower layer's. */
+        page[4095] = page[4095];
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        puts("ready");
+        while (fgets(line, sizeof line, stdin)) {
+            page[4095] ^= 1;
+            puts("written");
+        }
+        return 0;
+    }
     for (int i = 2; i < count; i++) {
         int fd = open(args[i], O_RDONLY);
         if (fd < 0 || mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED) {
@@ -399,6 +418,85 @@ fn root_an_overlay_of_a_user_over_an_allowed_program_is_not_allowed() {
         may_not(&mut overlaid, lower_is);
     }
     may(&mut direct, "the program itself, after that");
+}
+
+/// A script in a mount namespace of its own, where $0 is an overlay over the directory $1.
+const CONTAINER: &str = "set -e; mount -t tmpfs none \"$0\"; cd \"$0\"; mkdir upper work merged
+    mount -t overlay overlay -o lowerdir=$1,upperdir=upper,workdir=work merged ||
+        { echo lacks; exit; }
+    cd merged; ";
+
+impl Scene {
+    /// Begins this in a container, whose root is root; `None`: there are no overlays here.
+    fn contain(&self, script: &str) -> Option<Running> {
+        let at = self.dir.path().join("merged");
+        fs::create_dir_all(&at).unwrap();
+        let (at, lower) = (at.to_str().unwrap(), self.dir.path().to_str().unwrap());
+        let script = format!("{CONTAINER}{script}");
+        let words = ["unshare", "-m", "sh", "-c", &script, at, lower];
+        let mut running = self.host.begin(&words);
+        match running.line().as_str() {
+            "lacks" => {
+                eprintln!("skipped: overlay (probe: mount -t overlay)");
+                None
+            }
+            line => {
+                assert_eq!(line, "ready");
+                Some(running)
+            }
+        }
+    }
+}
+
+/// Root of a container keeps an allowed program's file mapped so that he can write to it, past the
+/// lease on the overlay's file: nobody is told of what he writes.
+#[test]
+fn root_a_program_that_root_of_a_container_can_write_to_is_not_allowed() {
+    let Some(scene) = Scene::new(|set| TestHost::with("written", "", set), by_itself) else {
+        return;
+    };
+    let held = "cp new holder; mkfifo say; ./holder holds program < say > held & exec 3> say
+        until grep -q ready held; do sleep 0.02; done
+        exec ./program talks";
+    let Some(mut program) = scene.contain(held) else {
+        return;
+    };
+    may_not(&mut program, "what can be written");
+    // Nobody can write to it.
+    let Some(mut program) = scene.contain("touch upper; exec ./program talks") else {
+        return;
+    };
+    may(&mut program, "what nobody can write to");
+    // Nor any more.
+    let free = "cp new holder; mkfifo say; ./holder holds program < say > held & exec 3> say
+        until grep -q ready held; do sleep 0.02; done
+        exec 3>&-; wait
+        exec ./program talks";
+    let mut program = scene.contain(free).expect("there are overlays");
+    may(&mut program, "what somebody could write to before");
+}
+
+/// Who has a file of the lower layer mapped keeps it, whatever is written to the overlay's file:
+/// it has not become that.
+#[test]
+fn root_who_has_mapped_a_file_of_the_lower_layer_is_not_what_was_written_above() {
+    let Some(scene) = Scene::new(|set| TestHost::with("lower", "", set), by_library) else {
+        return;
+    };
+    fs::write(scene.dir.path().join("other"), [9; 4096]).unwrap();
+    // It says so once it has the file mapped, and is looked at when it asks to connect.
+    let script = "exec 3<&0; mkfifo said
+        ./program talks other <&3 > said & exec 4< said
+        read line <&4; cat library > other; echo $line; exec cat <&4";
+    let Some(mut program) = scene.contain(script) else {
+        return;
+    };
+    may_not(&mut program, "what has mapped another file");
+    let mapped = scene.contain("exec ./program talks library");
+    may(
+        &mut mapped.expect("there are overlays"),
+        "who has mapped the library",
+    );
 }
 
 /// Root mounts an image that lies in a file of somebody's, as desktops do for him: he writes to it

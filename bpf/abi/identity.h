@@ -297,6 +297,16 @@ struct ident_file {
 	__u64 executable; /* the key of a program that runs it */
 };
 
+/* What is asked about a file that a process has mapped. */
+struct ident_writers {
+	__u64 address; /* of the mapping */
+	__u32 thread;  /* of the process; of the asking one it is not asked for */
+	__u32 found;   /* 1: there is one, of a file */
+	__u64 inode;   /* whose address this is */
+	__s32 writers; /* that have it open to write, above 0 */
+	__s32 shared;  /* mappings through which it can be written, above 0 */
+};
+
 /* A connection that is to be ended, where no program can do that. */
 struct ident_ended {
 	__u64 cookie;

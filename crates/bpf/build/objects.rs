@@ -4,11 +4,12 @@
 use std::path::Path;
 
 /// One object, and one skeleton, each.
-pub const OBJECTS: [&str; 13] = [
+pub const OBJECTS: [&str; 14] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
     "identity/identity",
+    "identity/writers",
     "options/connections",
     "options/inject",
     "token/token",

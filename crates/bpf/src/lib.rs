@@ -52,6 +52,7 @@ pub mod small_maps;
 pub mod table;
 pub mod tables;
 pub mod token;
+pub mod writers;
 
 pub use answers::AnswerProgram;
 pub use class::{ClassImage, ClassTable};
@@ -84,6 +85,10 @@ pub mod skeleton {
     /// `bpf/identity/identity.bpf.c`
     pub mod identity {
         include!(concat!(env!("OUT_DIR"), "/identity.skel.rs"));
+    }
+    /// `bpf/identity/writers.bpf.c`
+    pub mod writers {
+        include!(concat!(env!("OUT_DIR"), "/writers.skel.rs"));
     }
     /// `bpf/options/connections.bpf.c`
     pub mod connections {

@@ -8,6 +8,7 @@
 
 mod asked_socket;
 mod asking;
+mod below;
 mod containers;
 mod cut;
 mod executables;

@@ -19,7 +19,7 @@ use weir_identity::{
     hash::{self, FileKey, HashError, Limits, Reading},
 };
 
-use super::{mounts::RemoteMounts, take_if};
+use super::{below, mounts::RemoteMounts, take_if};
 
 /// Files that leases are held on: a descriptor each. Of more only those have a digest that root
 /// alone can write to: of them it is asked at each look at a program that has them mapped who has
@@ -68,6 +68,8 @@ pub enum NoDigest {
     Unreadable,
     /// There was no time for it beside other files: later.
     Later,
+    /// It lies in an overlay, and who has it mapped has one that was there before it.
+    Replaced,
 }
 
 impl NoDigest {
@@ -92,6 +94,9 @@ impl NoDigest {
             }
             Self::Unreadable => "it cannot be read",
             Self::Later => "it is read later: too much is to be read at once",
+            Self::Replaced => {
+                "in its overlay another file has come in its place since it was mapped"
+            }
         }
     }
 }
@@ -362,6 +367,9 @@ impl Objects {
     /// root alone can write to it.
     fn lease_of(&mut self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
         let lease = leased(file)?;
+        if hash::is_overlay(file) {
+            below::refuse_written(file)?;
+        }
         match lease {
             _ if writers.is_root_alone => Ok(lease),
             None => Err(NoDigest::Unleased),

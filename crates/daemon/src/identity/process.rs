@@ -2,7 +2,7 @@
 //! content, and what rules ask besides.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{self, File},
     io::{self, BufRead, BufReader, Read},
@@ -12,11 +12,12 @@ use std::{
 
 use weir_bpf::identity::{Key, Seen};
 use weir_identity::{
-    Container, Object, Program,
+    Container, Digest, Object, Program,
     hash::{self, FileKey},
 };
 
 use super::{
+    below,
     containers::{Containers, NoLabels},
     mounts::RemoteMounts,
     objects::{NoDigest, Objects, is_unsealed_memory},
@@ -67,6 +68,13 @@ struct Mapping {
     path: PathBuf,
 }
 
+impl Mapping {
+    fn start(&self) -> Option<u64> {
+        let (start, _) = self.range.split_once('-')?;
+        u64::from_str_radix(start, 16).ok()
+    }
+}
+
 /// What map_files calls a range: without the zeros by which the list of mappings fills low
 /// addresses up, where programs without PIE are.
 fn name_of(range: &str) -> String {
@@ -113,7 +121,41 @@ fn executable_mappings(maps: impl Read) -> io::Result<(Vec<Mapping>, bool)> {
 }
 
 /// A file that a process has mapped: its name there, and it open.
-type OpenedFile = (PathBuf, Result<File, NoDigest>);
+struct OpenedFile {
+    path: PathBuf,
+    file: Result<File, NoDigest>,
+    /// The addresses at which it is mapped, if it is of an overlay; none of the executable itself.
+    starts: Vec<u64>,
+}
+
+impl OpenedFile {
+    fn new(path: PathBuf, file: Result<File, NoDigest>) -> Self {
+        Self {
+            path,
+            file,
+            starts: Vec::new(),
+        }
+    }
+
+    /// Notes that it is mapped there.
+    fn add(&mut self, mapping: &Mapping) {
+        if self.file.as_ref().is_ok_and(hash::is_overlay) {
+            self.starts.extend(mapping.start());
+        }
+    }
+
+    /// Its digest, if what is mapped is what has it.
+    fn digest(self, thread: u32, objects: &mut Objects) -> Result<(FileKey, Digest), NoDigest> {
+        let file = self.file?;
+        if self.starts.is_empty() {
+            return objects.digest_of(file);
+        }
+        let again = file.try_clone().map_err(|_| NoDigest::Unreadable)?;
+        let found = objects.digest_of(file)?;
+        below::refuse_other(&again, thread, &self.starts)?;
+        Ok(found)
+    }
+}
 
 /// Opens a file of a process with these mounts, if what is in it is as it was put there.
 fn open(path: &Path, mounts: &RemoteMounts) -> Result<File, NoDigest> {
@@ -127,26 +169,31 @@ fn open(path: &Path, mounts: &RemoteMounts) -> Result<File, NoDigest> {
 /// The files of these mappings, open, each once, with their names; and are there more than
 /// [`MAX_OBJECTS`]?
 fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<OpenedFile>, bool) {
-    let (mut files, mut shown) = (Vec::new(), BTreeSet::new());
+    let (mut files, mut shown) = (Vec::<OpenedFile>::new(), BTreeSet::new());
     // With what can be written unseen apart: its number may be that of another one in memory.
-    let mut known: BTreeSet<(FileKey, bool)> = BTreeSet::new();
+    let mut known: BTreeMap<(FileKey, bool), usize> = BTreeMap::new();
     for mapping in mappings {
         let at = proc.join("map_files").join(&mapping.range);
         let is_remote = remote.hold_device(&mapping.device);
         let about = (!is_remote).then(|| fs::metadata(&at).ok()).flatten();
         let opened = match &about {
-            None if !shown.insert((mapping.device, mapping.inode)) => continue,
+            None if !shown.insert((mapping.device.clone(), mapping.inode.clone())) => continue,
             None if is_remote => Err(NoDigest::Untrusted),
             None => Err(NoDigest::Unreadable),
             Some(about) => {
                 let key = FileKey::of(about);
-                if about.nlink() != 0 && known.contains(&(key, false)) {
+                if let Some(place) = known.get(&(key, false)).filter(|_| about.nlink() != 0) {
+                    files[*place].add(&mapping);
                     continue;
                 }
                 let opened = open(&at, remote);
                 let is_unsealed = opened.as_ref().is_ok_and(is_unsealed_memory);
-                if !known.insert((key, is_unsealed)) {
+                if let Some(place) = known.get(&(key, is_unsealed)) {
+                    files[*place].add(&mapping);
                     continue;
+                }
+                if files.len() < MAX_OBJECTS {
+                    known.insert((key, is_unsealed), files.len());
                 }
                 opened
             }
@@ -154,7 +201,9 @@ fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<
         if files.len() >= MAX_OBJECTS {
             return (files, true);
         }
-        files.push((mapping.path, opened));
+        let mut opened = OpenedFile::new(mapping.path.clone(), opened);
+        opened.add(&mapping);
+        files.push(opened);
     }
     (files, false)
 }
@@ -292,12 +341,28 @@ pub(super) fn read(
     let (objects_opened, are_more) = files_of(mappings, &proc, &remote);
     program.truncated = is_cut || are_more;
     let exe_opened = exe.map(|path| match is_exe_remote {
-        true => (path, Err(NoDigest::Untrusted)),
-        false => (path, open(&proc.join("exe"), &remote)),
+        true => OpenedFile::new(path, Err(NoDigest::Untrusted)),
+        false => OpenedFile::new(path, open(&proc.join("exe"), &remote)),
     });
     let (mut files, mut without) = (BTreeSet::new(), None);
-    let mut object = |(path, file): (PathBuf, Result<File, NoDigest>)| {
-        let digest = match file.and_then(|file| objects.digest_of(file)) {
+    let mut replaced = BTreeSet::new();
+    let mut object = |opened: OpenedFile| {
+        let path = opened.path.clone();
+        let about = opened
+            .file
+            .as_ref()
+            .ok()
+            .and_then(|file| file.metadata().ok());
+        let key = about.map(|about| FileKey::of(&about));
+        let mut found = opened.digest(thread, objects);
+        if found == Err(NoDigest::Replaced) {
+            replaced.extend(key);
+        }
+        // Its executable is mapped beside, and was looked at there.
+        if key.is_some_and(|key| replaced.contains(&key)) {
+            found = Err(NoDigest::Replaced);
+        }
+        let digest = match found {
             Ok((id, digest)) => {
                 files.insert(id);
                 Some((id, digest))

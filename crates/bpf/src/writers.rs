@@ -1,0 +1,243 @@
+//! Which file a process has mapped, and who can write to it: of a file of an overlay the one in
+//! the layer below, of which the overlay's own file tells nothing.
+
+use std::{
+    fs::File,
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    thread,
+    time::Duration,
+};
+
+use libbpf_rs::{
+    OpenObject,
+    skel::{OpenSkel, SkelBuilder},
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{
+    error::{Context, Result},
+    prog_test_run,
+    skeleton::writers::{OpenWritersSkel, WritersSkelBuilder, types::ident_writers},
+};
+
+/// A page, as long as the least part of a file that is mapped.
+const PAGE: usize = 4096;
+/// So often it is tried to look at an address space that somebody changes, and waited between.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A file that is mapped, as the kernel knows it: not that of an overlay, but the one in the
+/// layer below.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    inode: u64,
+    /// Somebody has it open to write, or mapped so that it can be written.
+    pub is_written: bool,
+}
+
+/// The programs that ask.
+#[derive(Debug)]
+pub struct Writers {
+    own: OwnedFd,
+    /// None: this kernel cannot tell what others have mapped.
+    other: Option<OwnedFd>,
+}
+
+/// The first page of a file, which nobody reads, to be asked about.
+#[derive(Debug)]
+pub struct OwnMapping(NonNull<std::ffi::c_void>);
+
+impl OwnMapping {
+    /// Maps it; the file is open for reading.
+    ///
+    /// # Errors
+    /// The file cannot be mapped.
+    pub fn of(file: &File) -> io::Result<Self> {
+        // SAFETY: a fresh private mapping at an address of the kernel's choice, which nobody
+        // reads or writes.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ,
+                MapFlags::PRIVATE,
+                file,
+                0,
+            )
+        }?;
+        Ok(Self(
+            NonNull::new(start).expect("mmap returns no null page"),
+        ))
+    }
+}
+
+impl Drop for OwnMapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `of`, which nobody else knows.
+        let _ = unsafe { munmap(self.0.as_ptr(), PAGE) };
+    }
+}
+
+impl Writers {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    /// The kernel refuses them: it is older than Linux 5.17, or this process may not.
+    pub fn load() -> Result<Self> {
+        // Which programs may ask about other processes no file of the kernel's says.
+        Self::load_with(true).or_else(|_| Self::load_with(false))
+    }
+
+    fn load_with(other: bool) -> Result<Self> {
+        let what = || "load the program that asks who writes to a file".to_owned();
+        let mut storage = MaybeUninit::<OpenObject>::uninit();
+        let open = WritersSkelBuilder::default().open(&mut storage);
+        let mut open: OpenWritersSkel<'_> = open.context(what)?;
+        open.progs.weir_app_mapped.set_autoload(other);
+        let skel = open.load().context(what)?;
+        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
+        Ok(Self {
+            own: keep(skel.progs.weir_app_writers.as_fd())?,
+            other: match other {
+                true => Some(keep(skel.progs.weir_app_mapped.as_fd())?),
+                false => None,
+            },
+        })
+    }
+
+    /// Which file this process has mapped there. Who asks holds the mapping, so that no other
+    /// file becomes what it is compared with. `None`: the kernel does not say.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program that asks.
+    pub fn own(&self, mapping: &OwnMapping) -> Result<Option<MappedFile>> {
+        let address = mapping.0.as_ptr() as u64;
+        ask(self.own.as_fd(), 0, address)
+    }
+
+    /// Has this thread's process mapped that file at this address? `None`: the kernel does not
+    /// say.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program that asks.
+    pub fn has_mapped(&self, thread: u32, address: u64, file: &MappedFile) -> Result<Option<bool>> {
+        let Some(other) = &self.other else {
+            return Ok(None);
+        };
+        let seen = ask(other.as_fd(), thread, address)?;
+        Ok(seen.map(|seen| seen.inode == file.inode))
+    }
+
+    /// Can it be asked what other processes have mapped?
+    pub fn sees_others(&self) -> bool {
+        self.other.is_some()
+    }
+}
+
+fn ask(program: BorrowedFd<'_>, thread: u32, address: u64) -> Result<Option<MappedFile>> {
+    for _ in 0..TRIES {
+        let mut question = ident_writers {
+            address,
+            thread,
+            ..ident_writers::default()
+        };
+        prog_test_run::syscall(program, &mut question)?;
+        if question.found == 1 {
+            return Ok(Some(MappedFile {
+                inode: question.inode,
+                is_written: question.writers > 0 || question.shared > 0,
+            }));
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write, process::Command};
+
+    use super::*;
+
+    #[test]
+    fn root_who_writes_to_a_mapped_file_is_seen() {
+        let writers = Writers::load().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, [7; 5000]).unwrap();
+        let file = File::open(&path).unwrap();
+        let mapping = OwnMapping::of(&file).unwrap();
+        let seen = |mapping| writers.own(mapping).unwrap().unwrap();
+        // A child that another test starts holds a copy of each descriptor until it calls exec.
+        let soon = |is_written| {
+            (0..1000).any(|_| {
+                let is = seen(&mapping).is_written == is_written;
+                if !is {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                is
+            })
+        };
+        assert!(soon(false));
+        let mut writer = File::options().read(true).append(true).open(&path).unwrap();
+        writer.write_all(b"8").unwrap();
+        assert!(soon(true));
+        // SAFETY: a shared mapping that nobody reads or writes.
+        let shared = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &writer,
+                0,
+            )
+        }
+        .unwrap();
+        drop(writer);
+        assert!(seen(&mapping).is_written);
+        // SAFETY: the mapping of before.
+        unsafe { munmap(shared, PAGE) }.unwrap();
+        assert!(soon(false));
+    }
+
+    #[test]
+    fn root_what_another_process_has_mapped_is_told_from_another_file() {
+        let writers = Writers::load().unwrap();
+        if !writers.sees_others() {
+            eprintln!("skipped: programs of type syscall that call bpf_task_from_pid (Linux 6.10)");
+            return;
+        }
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let maps = || fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        let mut address = None;
+        // Until it has called exec.
+        while address.is_none() {
+            let text = maps();
+            let line = text.lines().find(|line| line.ends_with("/sleep"));
+            let start = line.and_then(|line| line.split('-').next());
+            address = start.map(|start| u64::from_str_radix(start, 16).unwrap());
+        }
+        let address = address.unwrap();
+        let file = |path: &str| {
+            let mapping = OwnMapping::of(&File::open(path).unwrap()).unwrap();
+            let file = writers.own(&mapping).unwrap().unwrap();
+            (mapping, file)
+        };
+        let (_sleep, sleep) = file(&format!("/proc/{}/exe", child.id()));
+        let (_other, other) = file("/proc/self/exe");
+        let asked = |address, file| writers.has_mapped(child.id(), address, file).unwrap();
+        assert_eq!(asked(address, &sleep), Some(true));
+        assert_eq!(asked(address, &other), Some(false));
+        assert_eq!(asked(0, &sleep), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            writers.has_mapped(child.id(), address, &sleep).unwrap(),
+            None
+        );
+    }
+}
