@@ -301,7 +301,7 @@ struct ident_file {
 struct ident_writers {
 	__u64 address; /* of the mapping */
 	__u32 thread;  /* of the process; of the asking one it is not asked for */
-	__u32 found;   /* 1: there is one, of a file */
+	__u32 found;   /* 1: there is one, of a file; 2: there is none; 0: ask again */
 	__u64 inode;   /* whose address this is */
 	__s32 writers; /* that have it open to write, above 0 */
 	__s32 shared;  /* mappings through which it can be written, above 0 */

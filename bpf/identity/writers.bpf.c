@@ -6,6 +6,7 @@
  * who had it mapped goes on with that of the lower one. An object of its own: it needs
  * nothing of the others, and what asks runs at every level. */
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <linux/types.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -60,8 +61,8 @@ static long read_area(struct task_struct *task, struct vm_area_struct *area,
 	return 0;
 }
 
-static __always_inline int answer(struct task_struct *task,
-				  struct ident_writers *question)
+static __always_inline void answer(struct task_struct *task,
+				   struct ident_writers *question)
 {
 	struct ident_writers seen = {};
 	long failed;
@@ -70,15 +71,16 @@ static __always_inline int answer(struct task_struct *task,
 	question->inode = seen.inode;
 	question->writers = seen.writers;
 	question->shared = seen.shared;
-	question->found = seen.found;
-	return (int)failed;
+	/* Somebody changes the mappings, or a tracepoint asks on this processor. */
+	question->found = seen.found ?: failed == -EBUSY ? 0 : 2;
 }
 
 /* Of the asking process (Linux 5.17: bpf_find_vma). */
 SEC("syscall")
 int weir_app_writers(struct ident_writers *question)
 {
-	return answer(bpf_get_current_task_btf(), question);
+	answer(bpf_get_current_task_btf(), question);
+	return 0;
 }
 
 /* Of another one (Linux 6.10: programs of this type may call bpf_task_from_pid). */
@@ -86,14 +88,13 @@ SEC("syscall")
 int weir_app_mapped(struct ident_writers *question)
 {
 	struct task_struct *task = bpf_task_from_pid((__s32)question->thread);
-	int failed;
 
-	question->found = 0;
+	question->found = 2;
 	if (!task)
 		return 0;
-	failed = answer(task, question);
+	answer(task, question);
 	bpf_task_release(task);
-	return failed;
+	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -26,7 +26,7 @@ use crate::{
 /// A page, as long as the least part of a file that is mapped.
 const PAGE: usize = 4096;
 /// So often it is tried to look at an address space that somebody changes, and waited between.
-const TRIES: u32 = 100;
+const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A file that is mapped, as the kernel knows it: not that of an overlay, but the one in the
@@ -87,8 +87,12 @@ impl Writers {
     /// # Errors
     /// The kernel refuses them: it is older than Linux 5.17, or this process may not.
     pub fn load() -> Result<Self> {
-        // Which programs may ask about other processes no file of the kernel's says.
-        Self::load_with(true).or_else(|_| Self::load_with(false))
+        // Whether such a program may ask about other processes no file of the kernel's says:
+        // it is tried, and nobody is to read of it in the log.
+        let print = libbpf_rs::set_print(None);
+        let loaded = Self::load_with(true);
+        libbpf_rs::set_print(print);
+        loaded.or_else(|_| Self::load_with(false))
     }
 
     fn load_with(other: bool) -> Result<Self> {
@@ -145,13 +149,16 @@ fn ask(program: BorrowedFd<'_>, thread: u32, address: u64) -> Result<Option<Mapp
             ..ident_writers::default()
         };
         prog_test_run::syscall(program, &mut question)?;
-        if question.found == 1 {
-            return Ok(Some(MappedFile {
-                inode: question.inode,
-                is_written: question.writers > 0 || question.shared > 0,
-            }));
+        match question.found {
+            1 => {
+                return Ok(Some(MappedFile {
+                    inode: question.inode,
+                    is_written: question.writers > 0 || question.shared > 0,
+                }));
+            }
+            2 => break,
+            _ => thread::sleep(PAUSE),
         }
-        thread::sleep(PAUSE);
     }
     Ok(None)
 }
