@@ -682,6 +682,15 @@ impl QueueLevel {
         });
         let inodes: BTreeSet<u64> = inodes.copied().collect();
         let held = holders::Holders::find(&inodes, Instant::now() + LOOK);
+        if held.is_cut {
+            let (pid, count) = held.largest;
+            let what = format!(
+                "the descriptors of all processes are more than can be looked through in {} ms, \
+                 and whoever opens a connection is unknown: process {pid} has at least {count}",
+                LOOK.as_millis()
+            );
+            self.trouble = Some((Instant::now(), what));
+        }
         self.objects.bound(Some(Instant::now() + READ));
         let mut programs: BTreeMap<u32, Option<Program>> = BTreeMap::new();
         let mut all = BTreeMap::new();
@@ -704,7 +713,7 @@ impl QueueLevel {
                     .programs
                     .extend(program.map(|program| (*pid, program)));
             }
-            if held.is_cut || found.holders.is_empty() {
+            if held.may_be_more(inode) || found.holders.is_empty() {
                 found.holders.push(Holder::Unknown);
             }
             all.insert(inode, found);

@@ -12,13 +12,19 @@ use rustix::fs::{Dir, Mode, OFlags, open, readlinkat};
 
 /// Processes that hold one socket, of which it is asked who they are.
 const MAX_HOLDERS: usize = 64;
+/// Descriptors that are looked at before it is asked again what time it is.
+const AT_ONCE: u32 = 256;
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     of: BTreeMap<u64, Vec<u32>>,
-    /// There was no time for all processes, or too many hold one socket.
+    /// Sockets that more hold than are asked about.
+    crowded: BTreeSet<u64>,
+    /// There was no time for all processes.
     pub is_cut: bool,
+    /// The process with the most descriptors of those that were looked at, and how many it has.
+    pub largest: (u32, u32),
 }
 
 fn number(name: &std::ffi::CStr) -> Option<u32> {
@@ -50,7 +56,7 @@ impl Holders {
                 found.is_cut = true;
                 return found;
             }
-            found.look(pid, &format!("/proc/{pid}/fd"), &wanted);
+            found.look(pid, &format!("/proc/{pid}/fd"), &wanted, until);
         }
         let missing = wanted
             .into_iter()
@@ -70,21 +76,30 @@ impl Holders {
                     return found;
                 }
                 if let Some(path) = thread.path().join("fd").to_str() {
-                    found.look(pid, path, &missing);
+                    found.look(pid, path, &missing, until);
                 }
             }
         }
         found
     }
 
-    fn look(&mut self, pid: u32, path: &str, wanted: &BTreeSet<u64>) {
+    fn look(&mut self, pid: u32, path: &str, wanted: &BTreeSet<u64>, until: Instant) {
         let Some((at, listed)) = directory(path) else {
             return;
         };
+        let mut count = 0;
         for entry in listed.flatten() {
             let name = entry.file_name();
             if number(name).is_none() {
                 continue;
+            }
+            count += 1;
+            if count > self.largest.1 {
+                self.largest = (pid, count);
+            }
+            if count % AT_ONCE == 0 && Instant::now() > until {
+                self.is_cut = true;
+                return;
             }
             let Ok(link) = readlinkat(&at, name, [0; 64]) else {
                 continue;
@@ -100,9 +115,16 @@ impl Holders {
             match holding.len() < MAX_HOLDERS {
                 _ if holding.contains(&pid) => {}
                 true => holding.push(pid),
-                false => self.is_cut = true,
+                false => {
+                    self.crowded.insert(inode);
+                }
             }
         }
+    }
+
+    /// Are there, or may there be, others that hold this socket?
+    pub fn may_be_more(&self, inode: u64) -> bool {
+        self.is_cut || self.crowded.contains(&inode)
     }
 
     /// The processes that hold this socket.
@@ -113,7 +135,7 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::UdpSocket, os::fd::AsFd, time::Duration};
+    use std::{net::UdpSocket, os::fd::AsFd, process::Command, time::Duration};
 
     use super::*;
 
@@ -153,6 +175,53 @@ mod tests {
         thread.join().unwrap();
         let past = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
-        assert!(Holders::find(&BTreeSet::from([inode]), past).is_cut);
+        let cut = Holders::find(&BTreeSet::from([inode]), past);
+        assert!(cut.is_cut && cut.may_be_more(inode));
+    }
+
+    /// One socket that very many hold says nothing about those of others.
+    #[test]
+    fn who_holds_other_sockets_than_a_crowded_one_is_found() {
+        let [crowded, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let inode = |socket: &UdpSocket| rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
+        let wanted = BTreeSet::from([inode(&crowded), inode(&other)]);
+        let mut children = Vec::new();
+        for _ in 0..=MAX_HOLDERS {
+            let input = crowded.as_fd().try_clone_to_owned().unwrap();
+            let child = Command::new("sleep").arg("100").stdin(input).spawn();
+            children.push(child.unwrap());
+        }
+        let found = Holders::find(&wanted, Instant::now() + Duration::from_secs(60));
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(found.holding(inode(&crowded)).len(), MAX_HOLDERS);
+        assert!(found.may_be_more(inode(&crowded)) && !found.is_cut);
+        assert!(!found.may_be_more(inode(&other)));
+        assert!(found.holding(inode(&other)).contains(&std::process::id()));
+    }
+
+    /// A process with very many descriptors is left in time, and named.
+    #[test]
+    fn a_process_with_many_descriptors_is_left_in_time() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let copies: Vec<_> = (0..2 * AT_ONCE)
+            .map(|_| socket.as_fd().try_clone_to_owned().unwrap())
+            .collect();
+        let inode = rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
+        let own = std::process::id();
+        let mut found = Holders::default();
+        let past = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
+        found.look(
+            own,
+            &format!("/proc/{own}/fd"),
+            &BTreeSet::from([inode]),
+            past,
+        );
+        assert!(found.is_cut);
+        assert_eq!(found.largest, (own, AT_ONCE));
+        drop(copies);
     }
 }
