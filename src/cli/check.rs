@@ -26,9 +26,9 @@ use super::{Common, ExitAnswer, show, status};
 /// a state_dir that cannot be written, a pin_root that is no BPF file system, an
 /// interface that the backend's hook is not for, rules about programs that would shut out
 /// the SSH login in which it runs. It counts in what `weir pool add` and `weir real add` have
-/// added, and warns of what of it would not be in force. Exit code 0 if all is well, 1 if the
-/// file is sound but not all of it can be used, 2 if it has mistakes, as `weir
-/// reload`.
+/// added, and warns of what of it would not be in force. The keys of tokens can be looked at by
+/// root alone: it says so to anybody else. Exit code 0 if all is well, 1 if the file is sound but
+/// not all of it can be used, or could be looked at, 2 if it has mistakes, as `weir reload`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The configuration file, as --config names it
@@ -55,7 +55,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         config.warnings.iter().cloned().chain(complaints)
     });
     let warnings: Vec<_> = warnings.collect();
-    let mut problems = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
+    let trial = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
+    let (mut problems, unseen) = (trial.problems, trial.unseen);
     if let Some(app) = config.as_ref().and_then(|config| config.app.as_ref())
         && let Some(login) = SshLogin::of_this_process()
     {
@@ -75,6 +76,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
                 }))
                 .collect::<Vec<_>>(),
             "problems": problems,
+            "unseen": unseen,
             "warnings": warnings,
             "interfaces": config.as_ref().map(|c| &c.enforcement.interfaces),
             "backend": config.as_ref().map(|c| c.enforcement.backend.name()),
@@ -116,23 +118,29 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         for problem in &problems {
             show::wrapped(format!("problem: {}", weir_daemon::escape(problem)))?;
         }
+        for place in &unseen {
+            show::wrapped(format!("not looked at: {}", weir_daemon::escape(place)))?;
+        }
         for warning in &warnings {
             show::wrapped(format!("warning: {}", weir_daemon::escape(warning)))?;
         }
         if let Some(config) = &config {
-            let verdict = match problems.is_empty() {
-                true => "configuration OK",
-                false => "sound, but not all of it can be used here",
+            let verdict = match (problems.is_empty(), unseen.is_empty()) {
+                (true, true) => "configuration OK",
+                (true, false) => "no mistakes, but not all that it needs could be looked at",
+                (false, _) => "sound, but not all of it can be used here",
             };
             show::line(format!("{}: {verdict}", common.config.display()))?;
             summary(config)?;
         }
     }
-    Ok(match (errors.is_empty(), problems.is_empty()) {
-        (true, true) => ExitAnswer::Done,
-        (true, false) => ExitAnswer::No,
-        (false, _) => ExitAnswer::Mistaken,
-    })
+    Ok(
+        match (errors.is_empty(), problems.is_empty() && unseen.is_empty()) {
+            (true, true) => ExitAnswer::Done,
+            (true, false) => ExitAnswer::No,
+            (false, _) => ExitAnswer::Mistaken,
+        },
+    )
 }
 
 /// Prints what the configuration makes the daemon do; what it does not mention is left out.

@@ -212,6 +212,109 @@ fn refused_tokens_without_a_daemon_are_told_with_what_to_do() {
     }
 }
 
+/// What a start refuses for want of keys is a problem beforehand, in the same words.
+#[test]
+fn check_looks_for_the_keys_of_tokens_as_a_start_does() {
+    let host = Host::new();
+    let keys = host.path("keys");
+    let dir = keys.display().to_string();
+    host.configure(&format!(
+        "[token]\nkeys = \"{dir}\"\n[token.require.web]\nports = [\"8080/tcp\"]\naggregate = \"{}\"\n",
+        "0".repeat(64)
+    ));
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let refused = |told: &str| {
+        let check = host.weir(&["check"]);
+        assert_eq!(check.code, 1, "{}{}", check.out, check.err);
+        let said = flat(&check.out);
+        for words in [told, "weir token key new", "sound, but not all of it"] {
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
+        let json = host.weir(&["check", "--json"]).json();
+        let problem = json["problems"][0].as_str().unwrap();
+        let start = host.weir(&["daemon"]);
+        assert_eq!(start.code, 2, "{}", start.err);
+        assert!(
+            flat(&start.err).contains(problem),
+            "{problem}\n{}",
+            start.err
+        );
+    };
+    refused(&format!("keys {dir}: it is not there"));
+    assert!(!keys.exists(), "it changes nothing");
+    fs::create_dir(&keys).unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o755)).unwrap();
+    refused(&format!("there is no key in {dir} that is not retired"));
+    assert_eq!(host.weir(&["token", "key", "new"]).code, 0);
+    let check = host.weir(&["check"]);
+    assert_eq!(check.code, 0, "{}", check.out);
+    let key = keys.join("1.key");
+    let mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&key, 0o644);
+    refused(&format!(
+        "{dir}/1.key: its mode is 0644; allowed: root's, of mode 0600 (chmod go-rwx {dir}/1.key; "
+    ));
+    mode(&key, 0o600);
+    fs::copy(&key, keys.join("2.key")).unwrap();
+    refused(&format!("{dir}/2.key: it has the id 1, and would be 1.key"));
+    fs::remove_file(keys.join("2.key")).unwrap();
+    let text = fs::read_to_string(&key).unwrap();
+    fs::write(&key, text.replace("secret = ", "secrets = ")).unwrap();
+    refused(&format!("{dir}/1.key: line 6: unknown key"));
+    fs::write(&key, text).unwrap();
+}
+
+/// Who may not look at the keys is not told that all is well.
+#[test]
+fn check_says_that_it_could_not_look_at_the_keys() {
+    let host = Host::new();
+    let keys = host.path("keys");
+    host.configure(&format!(
+        "[token]\nkeys = \"{}\"\n[token.require.web]\nports = [\"8080/tcp\"]\naggregate = \"{}\"\n",
+        keys.display(),
+        "0".repeat(64)
+    ));
+    assert_eq!(host.weir(&["token", "key", "new"]).code, 0);
+    let is_root = weir_daemon::instance::is_root();
+    let mode = |mode| fs::Permissions::from_mode(mode);
+    let weir = host.path("weir");
+    fs::copy(super::WEIR, &weir).unwrap();
+    fs::set_permissions(host.dir.path(), mode(0o755)).unwrap();
+    fs::set_permissions(&keys, mode(if is_root { 0o700 } else { 0 })).unwrap();
+    let ask = |more: &[&str]| -> Answer {
+        let mut command = match is_root {
+            true => Command::new("setpriv"),
+            false => Command::new(&weir),
+        };
+        if is_root {
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            command.arg(&weir);
+        }
+        command.arg("check").arg(host.path("weir.toml")).args(more);
+        command.output().unwrap().into()
+    };
+    let (check, json) = (ask(&[]), ask(&["--json"]));
+    fs::set_permissions(&keys, mode(0o700)).unwrap();
+    assert_eq!(check.code, 1, "{}{}", check.out, check.err);
+    let said = check.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        &format!(
+            "not looked at: [token]: cannot read the directory of keys {}: Permission denied",
+            keys.display()
+        )[..],
+        "root alone can say (sudo weir check)",
+        "no mistakes, but not all that it needs could be looked at",
+    ] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    assert!(!said.contains("sound") && !said.contains("OK"), "{said}");
+    let json = json.json();
+    assert_eq!(json["unseen"].as_array().unwrap().len(), 1);
+    assert_eq!(json["problems"].as_array().unwrap().len(), 0);
+}
+
 /// Options are put on packets by the kernel: who lacks its rights is told so at once.
 #[test]
 fn options_are_not_injected_without_the_rights_for_it() {

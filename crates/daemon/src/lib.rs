@@ -53,7 +53,7 @@ mod trial;
 pub mod vips;
 pub mod watch;
 
-pub use trial::trial;
+pub use trial::{Trial, trial};
 pub use weir_core::text::{escape, escape_json};
 
 /// A number with what is counted, as `1 rule` and `2 rules`.

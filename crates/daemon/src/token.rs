@@ -129,9 +129,9 @@ pub struct InForce {
     conduits: Conduits,
 }
 
-/// The keys of what is in force.
+/// The keys of a configuration, as their files had them.
 #[derive(Clone)]
-struct Secrets {
+pub struct Secrets {
     keys: KeyRing,
     /// `None`: nothing goes by signatures of DAF.
     daf: Option<DafKey>,
@@ -190,7 +190,7 @@ fn ranges_of(requirement: &Requirement, protocol: Protocol) -> Vec<(u16, u16)> {
 }
 
 /// Does anything leave this host with a token?
-fn signs(config: &TokenConfig) -> bool {
+pub(crate) fn signs(config: &TokenConfig) -> bool {
     let signs_tcp = !config.sign_to.is_empty() && config.scope != Scope::Daf;
     signs_tcp || !config.sign_udp_to.is_empty()
 }
@@ -281,8 +281,19 @@ fn choose_conduits(config: &TokenConfig) -> Result<Conduits, ProbeFileError> {
     Conduits::choose(config, &conduits::own_addresses(), Timestamp::now())
 }
 
-/// The keys that the configuration names, of which some are good.
-fn read_secrets(config: &TokenConfig) -> Result<Secrets, TokenError> {
+impl TokenError {
+    /// Whether the system keeps this user from looking at keys, which says nothing about them.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Keys(error) if error.is_denied())
+    }
+}
+
+/// Reads the keys that a configuration names, of which some are good. That is asked before rules
+/// about programs change: those of a start that is refused are in the kernel already.
+///
+/// # Errors
+/// There are no keys, or they cannot be read.
+pub fn read_secrets(config: &TokenConfig) -> Result<Secrets, TokenError> {
     let keys = match wants_keys(config) {
         true => keys::read(&config.keys)?,
         false => KeyRing::default(),
@@ -312,34 +323,43 @@ impl Tokens {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Puts this into force, with the keys that there are now; none: everything is taken
-    /// away. `[app]` is in force already.
+    /// Takes everything away, for a configuration without tokens.
     ///
     /// # Errors
-    /// There are no keys, or the kernel refuses something: then what was in force stays.
-    pub fn apply(&self, config: Option<&TokenConfig>, observe: bool) -> Result<(), TokenError> {
+    /// The kernel refuses something.
+    pub fn take_away(&self) -> Result<(), TokenError> {
         let mut state = self.state();
-        let Some(config) = config else {
-            if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance)
-            {
-                kernel::detach(&self.place.root, &self.place.instance)?;
-            }
-            let all = [
-                ABOUT_SIGNING,
-                ABOUT_KERNEL,
-                ABOUT_INTERFACES,
-                ABOUT_CONDUITS,
-                ABOUT_SEGMENTS,
-                ABOUT_FORWARD,
-                ABOUT_STRIP,
-                ABOUT_GROUP,
-            ];
-            for about in all {
-                self.alerts.clear(about);
-            }
-            return Ok(());
-        };
-        let secrets = read_secrets(config)?;
+        if state.take().is_some() || kernel::is_attached(&self.place.root, &self.place.instance) {
+            kernel::detach(&self.place.root, &self.place.instance)?;
+        }
+        let all = [
+            ABOUT_SIGNING,
+            ABOUT_KERNEL,
+            ABOUT_INTERFACES,
+            ABOUT_CONDUITS,
+            ABOUT_SEGMENTS,
+            ABOUT_FORWARD,
+            ABOUT_STRIP,
+            ABOUT_GROUP,
+        ];
+        for about in all {
+            self.alerts.clear(about);
+        }
+        Ok(())
+    }
+
+    /// Puts this into force, with keys that were read a moment ago. `[app]` is in force already.
+    ///
+    /// # Errors
+    /// The kernel refuses something, or the measurements of the path cannot be used: then what
+    /// was in force stays.
+    pub fn apply(
+        &self,
+        config: &TokenConfig,
+        observe: bool,
+        secrets: Secrets,
+    ) -> Result<(), TokenError> {
+        let mut state = self.state();
         let conduits = match choose_conduits(config) {
             Ok(conduits) => conduits,
             // A start does without: what has come from elsewhere keeps no host open.
@@ -347,15 +367,6 @@ impl Tokens {
             Err(why) => return Err(why.into()),
         };
         self.put(&mut state, config, observe, secrets, conduits)
-    }
-
-    /// Can the keys of this configuration be had? Asked before rules about programs change: those
-    /// of a start that is refused are in the kernel already.
-    ///
-    /// # Errors
-    /// There are no keys, or they cannot be read.
-    pub fn require_keys(config: &TokenConfig) -> Result<(), TokenError> {
-        read_secrets(config).map(drop)
     }
 
     /// What was read for what is in force; `None`: there are no tokens.
@@ -374,13 +385,10 @@ impl Tokens {
     /// with those of before.
     pub fn put_back(
         &self,
-        config: Option<&TokenConfig>,
+        config: &TokenConfig,
         observe: bool,
         before: InForce,
     ) -> Result<(), TokenError> {
-        let Some(config) = config else {
-            return self.apply(None, observe);
-        };
         let mut state = self.state();
         self.put(&mut state, config, observe, before.secrets, before.conduits)?;
         drop(state);

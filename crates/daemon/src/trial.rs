@@ -19,12 +19,21 @@ use crate::{
     identity,
     instance::is_root,
     jails::SourceChoice,
-    token,
+    token::{self, TokenError},
 };
 
-/// All obstacles to a start that were found, in words. Makes, writes and mounts nothing.
-pub fn trial(config: &Config) -> Vec<String> {
-    let mut found = Vec::new();
+/// What a trial has found.
+#[derive(Debug, Default)]
+pub struct Trial {
+    /// Obstacles to a start, or to some of what the configuration asks for, in words.
+    pub problems: Vec<String>,
+    /// What this user may not look at, in words: only another one can say if it is right.
+    pub unseen: Vec<String>,
+}
+
+/// All obstacles to a start that can be found. Makes, writes and mounts nothing.
+pub fn trial(config: &Config) -> Trial {
+    let (mut found, mut unseen) = (Vec::new(), Vec::new());
     if let Some(geofence) = &config.geofence {
         found.extend(geo::complaints(geofence));
     }
@@ -51,6 +60,17 @@ pub fn trial(config: &Config) -> Vec<String> {
     }
     if let Some(token) = &config.token {
         found.extend(token::complaints(token));
+        if token::signs(token) && config.app.as_ref().is_some_and(identity::is_queued) {
+            found.push(TokenError::NotAtLevel.to_string());
+        }
+        // Without them no start and no reload is done.
+        match token::read_secrets(token) {
+            Err(error) if error.is_denied() && !is_root() => unseen.push(format!(
+                "{error}: whether there are keys, and good ones, root alone can say (sudo weir check)"
+            )),
+            Err(error) => found.push(error.to_string()),
+            Ok(_) => (),
+        }
     }
     let state = &config.state_dir;
     writable("state_dir", state, &mut found);
@@ -69,7 +89,10 @@ pub fn trial(config: &Config) -> Vec<String> {
             found.push(format!("interfaces: {error}"));
         }
     }
-    found
+    Trial {
+        problems: found,
+        unseen,
+    }
 }
 
 /// The nearest part of a path that is there.

@@ -25,7 +25,7 @@ use crate::{
     jails::JailConfig,
     log_worker::Workers,
     service::{Refusal, Service, is_a_jail},
-    token::{InForce, Tokens},
+    token::{self, InForce},
     watch::Watches,
 };
 
@@ -78,12 +78,6 @@ fn put_rules_alone(
     step(exempt, failed)?;
     let observe = config.enforcement.observe;
     let apps = || service.apps.apply(config.app.as_ref(), observe);
-    let put_tokens = || match &tokens {
-        Some(before) => service
-            .tokens
-            .put_back(config.token.as_ref(), observe, before.clone()),
-        None => service.tokens.apply(config.token.as_ref(), observe),
-    };
     let decoys = || {
         let (decoy, tarpit) = (config.decoy.as_ref(), config.tarpit.as_ref());
         let own = service.own.get();
@@ -97,14 +91,27 @@ fn put_rules_alone(
     if has_geography {
         geography();
     }
-    if let (Some(config), None) = (&config.token, &tokens) {
-        step(Tokens::require_keys(config), failed)?;
-    }
+    let secrets = match (&config.token, &tokens) {
+        (Some(config), None) => match token::read_secrets(config) {
+            Ok(secrets) => Some(secrets),
+            Err(error) => {
+                failed(error.into())?;
+                None
+            }
+        },
+        _ => None,
+    };
     if config.app.is_some() {
         step(apps(), failed)?;
     }
-    if config.token.is_some() {
-        step(put_tokens(), failed)?;
+    if let Some(config) = &config.token {
+        let put = match (tokens, secrets) {
+            (Some(before), _) => service.tokens.put_back(config, observe, before),
+            (None, Some(secrets)) => service.tokens.apply(config, observe, secrets),
+            // They could not be read, which is told.
+            (None, None) => Ok(()),
+        };
+        step(put, failed)?;
     }
     if has_decoys {
         step(decoys(), failed)?;
@@ -127,7 +134,7 @@ fn put_rules_alone(
         step(decoys(), failed)?;
     }
     if config.token.is_none() {
-        step(put_tokens(), failed)?;
+        step(service.tokens.take_away(), failed)?;
     }
     if config.app.is_none() {
         step(apps(), failed)?;

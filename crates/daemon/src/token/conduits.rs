@@ -262,10 +262,7 @@ pub fn complaints(config: &TokenConfig) -> Vec<String> {
         Err(error) => Some(error.to_string()),
     };
     let problem = problem.map(|problem| format!("[token]: {problem}"));
-    // Without them no start and no reload is done.
-    let keys = super::read_secrets(config).err();
-    let keys = keys.map(|error| error.to_string());
-    problem.into_iter().chain(keys).collect()
+    problem.into_iter().collect()
 }
 
 /// Where tokens to each network would stand if a configuration began now.

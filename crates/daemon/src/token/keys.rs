@@ -34,6 +34,12 @@ const LOCK: &str = ".lock";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeysError {
+    /// The directory is not there.
+    #[error(
+        "cannot read the directory of keys {}: it is not there; weir token key new makes it with a key in it, or copy that of the other hosts (scp -rp)",
+        .0.display()
+    )]
+    NoDirectory(PathBuf),
     /// The system refuses something.
     #[error("{what} {}: {error}", path.display())]
     System {
@@ -45,7 +51,7 @@ pub enum KeysError {
         error: io::Error,
     },
     /// Somebody else could read or change it.
-    #[error("{}: {why}; allowed: {allowed}", path.display())]
+    #[error("{}: {why}; allowed: {allowed}{mend}", path.display())]
     Unsafe {
         /// The key file, or the directory of them.
         path: PathBuf,
@@ -53,9 +59,14 @@ pub enum KeysError {
         why: String,
         /// The owner, mode or size that a key file may have.
         allowed: &'static str,
+        /// What to do about it; empty where that is plain.
+        mend: String,
     },
     /// The text of a key file is wrong.
-    #[error("{}: {error}", path.display())]
+    #[error(
+        "{}: {error}; copy it again from another host, or move it away: weir token key new makes another key",
+        path.display()
+    )]
     File {
         /// The key file, or the directory of them.
         path: PathBuf,
@@ -63,7 +74,10 @@ pub enum KeysError {
         error: KeyFileError,
     },
     /// Its name is not that of its id.
-    #[error("{}: it has the id {id}, and would be {id}.key", path.display())]
+    #[error(
+        "{}: it has the id {id}, and would be {id}.key: give it that name, or remove it if it is a copy; weir token key new makes another key, with an id of its own",
+        path.display()
+    )]
     Name {
         /// The key file, or the directory of them.
         path: PathBuf,
@@ -116,10 +130,20 @@ pub enum KeysError {
     LastKey(KeyId),
 }
 
+impl KeysError {
+    /// Whether the system keeps this user from looking, who is to ask as another one.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::System { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
 fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeysError {
     let path = path.to_owned();
     move |error| KeysError::System { what, path, error }
 }
+
+const READ_BY_OTHERS: &str = "if others may have read it, weir token key new makes another key, and weir token key retire ends this one";
+const PUT_BY_OTHERS: &str = "weir token key list shows whether others have put keys there";
 
 /// Is it this user's, or root's, and nobody else's to change?
 fn check(
@@ -127,12 +151,16 @@ fn check(
     about: &fs::Metadata,
     mask: u32,
     allowed: &'static str,
+    mistrust: &str,
 ) -> Result<(), KeysError> {
     let own = rustix::process::geteuid().as_raw();
-    let why = if about.uid() != 0 && about.uid() != own {
-        format!("it belongs to the user {}", about.uid())
+    let (why, command) = if about.uid() != 0 && about.uid() != own {
+        let why = format!("it belongs to the user {}", about.uid());
+        (why, format!("chown root {}", path.display()))
     } else if about.mode() & mask != 0 {
-        format!("its mode is {:04o}", about.mode() & 0o7777)
+        let why = format!("its mode is {:04o}", about.mode() & 0o7777);
+        let whose = if mask & 0o044 == 0 { "go-w" } else { "go-rwx" };
+        (why, format!("chmod {whose} {}", path.display()))
     } else {
         return Ok(());
     };
@@ -140,7 +168,13 @@ fn check(
         path: path.to_owned(),
         why,
         allowed,
+        mend: format!(" ({command}; {mistrust})"),
     })
+}
+
+fn check_directory(dir: &Path, about: &fs::Metadata) -> Result<(), KeysError> {
+    let allowed = "root's, and writable for nobody else";
+    check(dir, about, 0o022, allowed, PUT_BY_OTHERS)
 }
 
 /// Keeps this process out of core dumps from now on, whatever its limits and the system's
@@ -152,7 +186,7 @@ fn refuse_core_dumps(path: &Path) -> Result<(), KeysError> {
 }
 
 /// The bytes of a file that nobody else can read or change, at most `most` of them.
-fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
+fn read_private(path: &Path, most: usize, mistrust: &str) -> Result<Vec<u8>, KeysError> {
     refuse_core_dumps(path)?;
     let file = fs::OpenOptions::new()
         .read(true)
@@ -165,9 +199,10 @@ fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
             path: path.to_owned(),
             why: "it is no file".to_owned(),
             allowed: "a file of mode 0600",
+            mend: String::new(),
         });
     }
-    check(path, &about, 0o077, "root's, of mode 0600")?;
+    check(path, &about, 0o077, "root's, of mode 0600", mistrust)?;
     let mut bytes = Vec::new();
     let mut bounded = file.take(most as u64 + 1);
     let read = bounded.read_to_end(&mut bytes);
@@ -177,6 +212,7 @@ fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
             path: path.to_owned(),
             why: "it is too long for a key".to_owned(),
             allowed: "at most 4096 bytes",
+            mend: String::new(),
         });
     }
     Ok(bytes)
@@ -187,16 +223,18 @@ fn read_private(path: &Path, most: usize) -> Result<Vec<u8>, KeysError> {
 /// # Errors
 /// The file cannot be read, others can read it, or it has no bytes or too many.
 pub fn read_daf(path: &Path) -> Result<DafKey, KeysError> {
-    let bytes = read_private(path, daf::MAX_KEY)?;
+    let mistrust = "if others may have read it, it takes another one, on all hosts";
+    let bytes = read_private(path, daf::MAX_KEY, mistrust)?;
     DafKey::new(&bytes).ok_or_else(|| KeysError::Unsafe {
         path: path.to_owned(),
         why: "it has no bytes".to_owned(),
         allowed: "1 to 4096 bytes",
+        mend: String::new(),
     })
 }
 
 fn read_file(path: &Path) -> Result<Key, KeysError> {
-    let text = String::from_utf8(read_private(path, MAX_BYTES)?);
+    let text = String::from_utf8(read_private(path, MAX_BYTES, READ_BY_OTHERS)?);
     let text = text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
     let text = text.map_err(system("cannot read", path))?;
     let key = Key::parse(&text).map_err(|error| KeysError::File {
@@ -222,8 +260,11 @@ fn file_name(id: KeyId) -> String {
 /// One of them is none, or could be read by others; the directory could be written by
 /// others, or is not there.
 pub fn read(dir: &Path) -> Result<KeyRing, KeysError> {
-    let about = fs::metadata(dir).map_err(system("cannot read the directory of keys", dir))?;
-    check(dir, &about, 0o022, "root's, and writable for nobody else")?;
+    let about = fs::metadata(dir).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => KeysError::NoDirectory(dir.to_owned()),
+        _ => system("cannot read the directory of keys", dir)(error),
+    })?;
+    check_directory(dir, &about)?;
     // A file that is replaced meanwhile may be listed twice.
     let mut paths = BTreeSet::new();
     for entry in fs::read_dir(dir).map_err(system("cannot read the directory of keys", dir))? {
@@ -250,7 +291,7 @@ impl<'d> Locked<'d> {
     /// what one that was killed has left of a key: it has the secret.
     fn new(dir: &'d Path, wait: Duration) -> Result<Self, KeysError> {
         let about = fs::metadata(dir).map_err(system("cannot read the directory of keys", dir))?;
-        check(dir, &about, 0o022, "root's, and writable for nobody else")?;
+        check_directory(dir, &about)?;
         let path = dir.join(LOCK);
         let lock = fs::OpenOptions::new()
             .write(true)
