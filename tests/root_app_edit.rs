@@ -173,11 +173,27 @@ fn root_what_is_added_is_listed_and_a_refused_reload_leaves_the_file_as_it_was()
     let pid = format!("pid:{}", pid.lines().next().unwrap());
     let space = host.space.path();
     let space = space.to_str().unwrap();
+    let whole = host.host.done(&["app", "hash", "--aggregate", &pid]);
+    let (whole, about) = whole.trim().split_once("  ").unwrap();
+    assert!(
+        about.contains("python3") && about.contains(" other files"),
+        "{about}"
+    );
+    let json = host.host.json(&["app", "hash", "--aggregate", &pid]);
+    assert_eq!(json[0]["aggregate"], whole);
+    let files = json[0]["files"].as_array().unwrap().iter();
+    let files: Vec<_> = files
+        .map(|file| file["path"].as_str().unwrap())
+        .rev()
+        .collect();
+    let words = [&["app", "hash", "--aggregate"], &files[..]].concat();
+    assert!(host.host.done(&words).starts_with(whole), "{files:?}");
+    let prefixed = format!("sha256:{whole}");
     host.host.done(&[
         "app",
         "deny",
         "--aggregate",
-        &pid,
+        &prefixed,
         "--netns",
         space,
         "--name",
@@ -218,7 +234,7 @@ fn root_what_is_added_is_listed_and_a_refused_reload_leaves_the_file_as_it_was()
         rule.unwrap_or_else(|| panic!("{name}: {rules:?}"))["rule"].clone()
     };
     assert_eq!(of("whole")["netns"], space);
-    assert_eq!(of("whole")["aggregate"].as_str().unwrap().len(), 64);
+    assert_eq!(of("whole")["aggregate"], whole);
     assert_eq!(of("deny-altered")["altered"], true);
     assert_eq!(of("deny-nobody")["anonymous"], true);
     assert_eq!(of("deny-nobody")["direction"], "out");

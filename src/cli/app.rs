@@ -4,16 +4,15 @@ mod accept;
 mod drop_in;
 mod edit;
 mod enforce;
+mod hash;
 mod learn;
 mod prompt;
 mod remove;
 mod review;
 mod why;
 
-use std::{collections::BTreeMap, path::PathBuf};
-
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Common, ExitAnswer, show};
 
@@ -33,15 +32,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print the SHA-256 of files, as rules name them
-    Hash {
-        /// Executables and libraries
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Hash(hash::Args),
     Why(why::Args),
     #[command(subcommand)]
     Learn(learn::Verb),
@@ -101,7 +92,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Remove(args) => remove::run(common, args),
         Verb::Prompt(args) => prompt::run(common, args),
         Verb::Why(args) => why::run(common, args),
-        Verb::Hash { paths, json } => hash(paths, *json),
+        Verb::Hash(args) => hash::run(common, args),
     }
 }
 
@@ -200,26 +191,5 @@ fn short_lived(common: &Common, is_json: bool) -> anyhow::Result<ExitAnswer> {
         })
         .collect();
     show::table(&["PROGRAM", "CALLS ITSELF", "UID", "TIMES", "LAST"], &rows)?;
-    Ok(ExitAnswer::Done)
-}
-
-fn hash(paths: &[PathBuf], is_json: bool) -> anyhow::Result<ExitAnswer> {
-    let mut found = BTreeMap::new();
-    for path in paths {
-        let digest = weir_daemon::identity::digest_of(path);
-        let digest =
-            digest.map_err(|why| anyhow::anyhow!("cannot hash {}: {why}", path.display()))?;
-        found.insert(path, digest.to_string());
-    }
-    if is_json {
-        let rows = found
-            .iter()
-            .map(|(path, digest)| json!({ "path": path, "sha256": digest }));
-        show::json(&Value::Array(rows.collect()))?;
-        return Ok(ExitAnswer::Done);
-    }
-    for (path, digest) in found {
-        show::line(format!("{digest}  {}", path.display()))?;
-    }
     Ok(ExitAnswer::Done)
 }

@@ -315,6 +315,76 @@ fn check_says_that_it_could_not_look_at_the_keys() {
     assert_eq!(json["problems"].as_array().unwrap().len(), 0);
 }
 
+/// As a program that has mapped these files has it, whatever way they are named.
+#[test]
+fn the_whole_of_files_is_over_their_digests_in_the_order_of_their_paths() {
+    let host = Host::new();
+    let [b, a, link] = ["b", "a", "link"].map(|name| host.path(name));
+    fs::write(&a, "one").unwrap();
+    fs::write(&b, "two").unwrap();
+    std::os::unix::fs::symlink(&a, &link).unwrap();
+    let digests = [&a, &b].map(|file| {
+        let said = host.weir(&["app", "hash", file.to_str().unwrap()]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        said.out[..64].to_owned()
+    });
+    let mut both = Vec::new();
+    for digest in &digests {
+        let bytes = (0..64).step_by(2);
+        both.extend(bytes.map(|at| u8::from_str_radix(&digest[at..at + 2], 16).unwrap()));
+    }
+    fs::write(host.path("both"), both).unwrap();
+    let both = host.weir(&["app", "hash", host.path("both").to_str().unwrap()]);
+    let [a, b, link] = [&a, &b, &link].map(|path| path.to_str().unwrap());
+    for files in [&[a, b][..], &[b, a], &[b, link, a, b]] {
+        let words = [&["app", "hash", "--aggregate"], files].concat();
+        let said = host.weir(&words);
+        assert_eq!(said.code, 0, "{}", said.err);
+        let told = format!("{}  {} and 1 other file\n", &both.out[..64], files[0]);
+        assert_eq!(said.out, told);
+    }
+    let json = host
+        .weir(&["app", "hash", "--json", "--aggregate", b, a])
+        .json();
+    assert_eq!(json[0]["aggregate"], both.out[..64]);
+    assert_eq!(json[0]["files"][0]["path"], a);
+    assert_eq!(json[0]["files"][1]["sha256"], digests[1][..]);
+    for (words, told) in [
+        (
+            vec![a, "pid:1"],
+            "of files and of processes; allowed: either",
+        ),
+        (vec!["pid:x"], "allowed: pid: and the number of a process"),
+        (vec!["/none"], "cannot find /none"),
+        (vec!["pid:1"], "weir is not running"),
+    ] {
+        let words = [vec!["app", "hash", "--aggregate"], words].concat();
+        let said = host.weir(&words);
+        assert_eq!(said.code, 2, "{words:?}: {}", said.out);
+        let flat = said.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(told), "{words:?}: {flat}");
+    }
+
+    // And rules take it with the name of its kind.
+    let rules = |digest: &str| {
+        host.configure(&format!(
+            "[app]\n[app.rules.a]\nverdict = \"allow\"\nexe = \"{digest}\"\nobject = [\"{digest}\"]\n\
+             aggregate = \"{digest}\"\n[app.rules.b]\nverdict = \"allow\"\nports = [\"5432/tcp\"]\n\
+             peer = \"{digest}\"\n[token.require.c]\nports = [\"80/tcp\"]\naggregate = \"{digest}\"\n"
+        ));
+        host.weir(&["check", "--json"]).json()["errors"].clone()
+    };
+    let good = rules(&format!("sha256:{}", digests[0]));
+    assert_eq!(good.as_array().unwrap().len(), 0, "{good}");
+    let errors = rules(&format!("sha512:{}", digests[0]));
+    assert_eq!(errors.as_array().unwrap().len(), 5, "{errors}");
+    let message = errors[0]["message"].as_str().unwrap();
+    assert!(
+        message.contains("\"sha256:\" before them or not"),
+        "{message}"
+    );
+}
+
 /// Options are put on packets by the kernel: who lacks its rights is told so at once.
 #[test]
 fn options_are_not_injected_without_the_rights_for_it() {

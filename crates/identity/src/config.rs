@@ -127,7 +127,7 @@ pub const MANUAL: &[Table] = &[
             key(
                 "aggregate",
                 NONE,
-                "The SHA-256 of the whole program: over the digests of all its executable files in the order of their paths.",
+                "The SHA-256 of the whole program: over the digests of all its executable files in the order of their paths, as weir-app-hash(1) prints it with --aggregate.",
             ),
             key(
                 "path",
@@ -216,7 +216,8 @@ pub const MANUAL: &[Table] = &[
     },
 ];
 
-const DIGEST: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
+const DIGEST: &str =
+    "a SHA-256 of 64 hexadecimal digits, \"sha256:\" before them or not, or a list of them";
 const PATHS: &str =
     "the absolute path of an executable such as \"/usr/bin/curl\", or a list of them";
 const SCRIPTS: &str =

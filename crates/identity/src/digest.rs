@@ -1,4 +1,4 @@
-//! A SHA-256 digest as it is written: 64 hexadecimal digits.
+//! A SHA-256 digest as it is written: 64 hexadecimal digits, with `sha256:` before them or not.
 
 use std::{fmt, str::FromStr};
 
@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The SHA-256 of a file, or of a whole program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 32]);
+
+/// What may stand before the digits, as other programs write digests.
+const KIND: &str = "sha256:";
 
 impl Digest {
     /// In the place of a file that is not there: no file has it.
@@ -28,6 +31,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
+        let text = text.strip_prefix(KIND).unwrap_or(text);
         if let Some(wrong) = text.chars().find(|c| !c.is_ascii_hexdigit()) {
             return Err(DigestError::Digit(wrong));
         }
@@ -78,6 +82,11 @@ mod tests {
         let digest: Digest = text.parse().unwrap();
         assert_eq!(digest.0[..4], [0, 255, 16, 0xab]);
         assert_eq!(digest.to_string(), text.to_lowercase());
+        assert_eq!(format!("sha256:{text}").parse(), Ok(digest));
+        for other in ["sha256:sha256:", "sha512:", "SHA256:"] {
+            assert!(format!("{other}{text}").parse::<Digest>().is_err());
+        }
+        assert_eq!("sha256:".parse::<Digest>(), Err(DigestError::Length(0)));
         assert_eq!(text[1..].parse::<Digest>(), Err(DigestError::Length(63)));
         assert_eq!("".parse::<Digest>(), Err(DigestError::Length(0)));
         let other = text.replacen('b', "ü", 1);

@@ -177,7 +177,8 @@ const PORTS: &str = "a list of TCP and UDP ports such as [\"22/tcp\", \"6000-601
 const INTERFACES: &str = "a list of 1 to 64 interfaces such as [\"eth0\"]";
 const PREFIXES: &str =
     "a list of addresses and networks such as [\"192.0.2.0/24\", \"2001:db8::/32\"]";
-const AGGREGATES: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
+const AGGREGATES: &str =
+    "a SHA-256 of 64 hexadecimal digits, \"sha256:\" before them or not, or a list of them";
 
 /// What a token is about.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -115,6 +115,10 @@ impl FromStr for Secret {
     type Err = SecretError;
 
     fn from_str(text: &str) -> Result<Self, SecretError> {
+        // What a digest may have before its digits, a secret may not.
+        if text.len() != 64 {
+            return Err(SecretError);
+        }
         let digest: Result<Digest, _> = text.parse();
         digest.map(|digest| Self(digest.0)).map_err(|_| SecretError)
     }

@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use weir_daemon::identity::{PackageRecord, digest_of, never_runs};
+use weir_identity::Digest;
 
-use super::drop_in::DropIn;
+use super::{drop_in::DropIn, hash::whole_of};
 use crate::cli::{Common, ExitAnswer, show};
 
 /// The file that they write; before that of `weir app enforce`.
@@ -187,10 +188,6 @@ fn absolute(path: &Path) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
 /// One value as it is, several as a list.
 fn written(values: &[String]) -> String {
     let quoted: Vec<_> = values.iter().map(|value| quoted(value)).collect();
@@ -244,8 +241,8 @@ fn who(common: &Common, args: &Args) -> anyhow::Result<Said> {
         }
     }
     for one in object {
-        if is_digest(one) {
-            objects.push(one.clone());
+        if let Ok(digest) = one.parse::<Digest>() {
+            objects.push(digest.to_string());
             continue;
         }
         let (path, digest) = executable(Path::new(one))?;
@@ -257,11 +254,12 @@ fn who(common: &Common, args: &Args) -> anyhow::Result<Said> {
     }
     let mut wholes = Vec::new();
     for one in aggregate {
-        wholes.push(match one.strip_prefix("pid:").map(str::parse::<u32>) {
-            Some(Ok(pid)) => whole_of(common, pid)?,
-            _ if is_digest(one) => one.clone(),
+        let process = one.strip_prefix("pid:").map(str::parse::<u32>);
+        wholes.push(match (process, one.parse::<Digest>()) {
+            (Some(Ok(pid)), _) => whole_of(common, pid)?,
+            (_, Ok(digest)) => digest.to_string(),
             _ => bail!(
-                "--aggregate {one:?}; allowed: a SHA-256 of 64 hexadecimal digits, or pid:NUMBER"
+                "--aggregate {one:?}; allowed: a SHA-256 of 64 hexadecimal digits, sha256: before them or not, or pid:NUMBER"
             ),
         });
     }
@@ -321,30 +319,6 @@ fn who(common: &Common, args: &Args) -> anyhow::Result<Said> {
     }
     let about = about.join("; ");
     Ok(Said { keys, about, name })
-}
-
-/// So often it is asked who a process is, whose files take long to read.
-const ANSWERS: usize = 10;
-
-/// The aggregate of a process as it is now.
-fn whole_of(common: &Common, pid: u32) -> anyhow::Result<String> {
-    let path = format!("/v1/app/why/{pid}");
-    let mut why = common.client().get(&path)?.ok()?;
-    // Each answer has the files that were read for those before.
-    for _ in 1..ANSWERS {
-        if why["gave_up"] != true {
-            break;
-        }
-        why = common.client().get(&path)?.ok()?;
-    }
-    if why["gave_up"] == true {
-        bail!("process {pid} has no aggregate yet: not all of its files were read in time");
-    }
-    let whole = why["aggregate"].as_str();
-    let whole = whole.with_context(|| {
-        format!("process {pid} has no aggregate: a file of it has no SHA-256 that counts")
-    })?;
-    Ok(whole.to_owned())
 }
 
 /// Adds the rule. `is_shown`: what changes is printed.
