@@ -11,8 +11,6 @@ mod plain;
 use std::{
     fs,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use app_host::{ADDRESSES, TestHost, curl_only, sha256};
@@ -23,11 +21,9 @@ const ALERT: &str = "app:cgroup";
 
 /// Removes the control group once all of its processes have ended.
 fn remove(host: &TestHost) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while let Err(error) = fs::remove_dir(&host.cgroup) {
-        assert!(Instant::now() < until, "{error}");
-        thread::sleep(Duration::from_millis(20));
-    }
+    soon("the control group to be empty", || {
+        fs::remove_dir(&host.cgroup).ok()
+    });
 }
 
 /// curl gets through, and python3 is refused at once.

@@ -402,7 +402,7 @@ fn root_hash_top_and_events_say_who_it_was() {
     fs::create_dir(&group).unwrap();
     let enter = format!("echo 0 > {}/cgroup.procs && \"$@\"; :", group.display());
     // Who has ended by the time that the event is read has no parents any more.
-    let stays = format!("{CONNECT}\nimport time; time.sleep(2)");
+    let stays = format!("{CONNECT}\nsys.stdout.flush(); sys.stdin.read()");
     let words = [
         "sh",
         "-c",
@@ -415,8 +415,12 @@ fn root_hash_top_and_events_say_who_it_was() {
         "127.0.0.1",
         "::1",
     ];
+    let mut stay = Vec::new();
     soon("python to be known, and refused", || {
-        (said(&host.run(&words)) == ["PermissionError"; 2]).then_some(())
+        let mut one = host.begin(&words);
+        let told = [one.line(), one.line()];
+        stay.push(one);
+        (told == ["PermissionError"; 2]).then_some(())
     });
     for address in ["127.0.0.1", "::1"] {
         let event = soon("the event of it", || {

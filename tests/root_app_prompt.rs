@@ -86,7 +86,7 @@ impl Terminal {
     /// The next line that has this, which comes before long.
     #[track_caller]
     fn shows(&self, text: &str) -> String {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         let mut before = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -150,7 +150,11 @@ fn root_two_programs_are_asked_about_at_once_and_answered_in_reverse() {
         let begun = Instant::now();
         prompter.answer(&format!("{pythons} deny once"));
         assert_eq!(second.line(), "ConnectionAbortedError");
-        assert!(begun.elapsed() < Duration::from_secs(4), "it fails at once");
+        // By itself it would give up after 40 s.
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it fails at once"
+        );
         let word = if peer == "::1" { "always" } else { "once" };
         prompter.answer(&format!("{curls} allow {word}"));
         assert_eq!(first.line(), "200");

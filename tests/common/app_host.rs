@@ -13,7 +13,10 @@ use std::{
 use weir_bpf::identity::{CgroupAt, Level, detach, level};
 use weir_netlab::{Child, Namespace, Net};
 
-use crate::{common::skipped, plain::Plain};
+use crate::{
+    common::{skipped, soon},
+    plain::Plain,
+};
 
 const PROGRAMS: [&str; 3] = ["curl", "/usr/bin/python3", "ip"];
 const START: Duration = Duration::from_secs(300);
@@ -124,7 +127,22 @@ impl TestHost {
         host.configure(rules);
         before(&mut host);
         host.host.start();
+        host.has_servers();
         Some(host)
+    }
+
+    /// Waits for the servers, which may begin later than a daemon.
+    fn has_servers(&self) {
+        let listens = |file: &str| {
+            let sockets = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+            sockets
+                .lines()
+                .any(|line| line.contains(":1F90 ") && line.contains(" 0A "))
+        };
+        soon("the servers of the host", || {
+            let both = self.space.enter(|| ["tcp", "tcp6"].map(listens));
+            (both.unwrap() == [true; 2]).then_some(())
+        });
     }
 
     pub fn configure(&self, rules: &str) {

@@ -46,7 +46,7 @@ impl Prompter {
 
     #[track_caller]
     pub fn next(&self) -> Value {
-        let next = self.lines.recv_timeout(Duration::from_secs(20));
+        let next = self.lines.recv_timeout(Duration::from_secs(60));
         next.expect("a line of weir app prompt")
     }
 
