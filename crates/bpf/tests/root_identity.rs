@@ -27,7 +27,9 @@ use weir_bpf::identity::{
 };
 
 const ROOT: &str = "/sys/fs/bpf/weir";
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
+/// At once, on a machine that does something else as well.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// A control group with identity of its own, both gone when it is dropped.
 struct TestCgroup {
@@ -259,10 +261,10 @@ fn root_one_program_connects_and_another_one_does_not() {
     for addr in LOOPBACK {
         let port = web_server(addr.parse().unwrap());
         // Not known yet: TCP asks again after a second.
-        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "60", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
         let begun = Instant::now();
-        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "60", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
         println!("known: {:?}", begun.elapsed());
         let script = format!(
@@ -277,7 +279,7 @@ fn root_one_program_connects_and_another_one_does_not() {
     group.stop_telling();
     for addr in LOOPBACK {
         let port = web_server(addr.parse().unwrap());
-        let done = group.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        let done = group.run("curl", &["-sS", "--max-time", "60", &url(addr, port)]);
         assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
     }
     println!("{:?}", group.identity.counts().unwrap());
@@ -382,7 +384,7 @@ fn root_datagrams_are_judged_by_who_sends_them() {
         assert!(told.contains("b'ask'"), "{told}");
         // The same by a program that may not.
         let perl = format!(
-            "use IO::Socket::IP; my $s=IO::Socket::IP->new(PeerAddr=>'{addr}',PeerPort=>{port},Proto=>'udp'); for (1..5) {{ my $n=$s->send('ask'); print defined $n ? 'sent ' : \"refused:$! \"; select(undef,undef,undef,.2); }}"
+            "use IO::Socket::IP; my $s=IO::Socket::IP->new(PeerAddr=>'{addr}',PeerPort=>{port},Proto=>'udp'); for (1..100) {{ my $n=$s->send('ask'); print defined $n ? 'sent ' : \"refused:$! \"; last if !defined $n; select(undef,undef,undef,.2); }}"
         );
         let done = group.run("perl", &["-e", &perl]);
         let told = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -410,7 +412,7 @@ fn root_what_no_rule_is_about_waits_until_the_rules_say_more() {
             group.identity.put_policy(&asks, &[], &[]).unwrap();
             group.told.lock().unwrap().clear();
             let curl = group
-                .command("curl", &["-sS", "--max-time", "30", &url(addr, port)])
+                .command("curl", &["-sS", "--max-time", "90", &url(addr, port)])
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
@@ -438,7 +440,7 @@ fn root_what_no_rule_is_about_waits_until_the_rules_say_more() {
             } else {
                 assert_eq!((&*page, done.status.success()), ("", false), "{addr}");
                 // Else with its next packet, or by its own time-out.
-                let is_at_once = begun.elapsed() < Duration::from_secs(1);
+                let is_at_once = begun.elapsed() < AT_ONCE;
                 assert!(!group.identity.can_cut() || is_at_once, "{addr}: {done:?}");
             }
         }
@@ -647,7 +649,7 @@ fn root_an_address_space_that_is_used_again_is_not_the_program_before() {
         let mut input = python.stdin.take().unwrap();
         let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
         let (mut alike, mut rounds) = (0, 0);
-        let until = Instant::now() + 6 * LONG;
+        let until = Instant::now() + 3 * LONG;
         while alike < 5 {
             assert!(
                 Instant::now() < until,
