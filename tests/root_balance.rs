@@ -204,6 +204,19 @@ impl PoolNetwork {
         Some(Flow(stream))
     }
 
+    /// Waits until the servers, too, have ended all connections that the client has: none of
+    /// them sends more.
+    fn is_quiet(&self) {
+        let ends = "state fin-wait-1 state fin-wait-2 state closing src";
+        for client in CLIENT.map(|client| format!("[{client}]")) {
+            let words: Vec<_> = ["-Htn"].into_iter().chain(ends.split(' ')).collect();
+            soon("connections to end at both sides", || {
+                let open = self.client.run("ss", &[&words[..], &[&client]].concat());
+                open.unwrap().stdout.is_empty().then_some(())
+            });
+        }
+    }
+
     /// A new connection is served by this real, which sees the client's address.
     #[track_caller]
     fn served_by(&self, family: usize) -> usize {
@@ -422,14 +435,19 @@ fn served(backend: &str) {
         let why = "it is a real of the pool web";
         assert!(refused.err.contains(why), "{refused:?}");
     }
-    let flows_before = pool(&weir)["reals"].to_string();
+    let begun = || {
+        let counted = pool(&weir);
+        let reals = counted["reals"].as_array().unwrap().iter();
+        reals.map(|real| real["flows"].clone()).collect::<Vec<_>>()
+    };
+    let flows_before = begun();
     assert!(
         BANNED
             .iter()
             .enumerate()
             .all(|(f, who)| segment.open(who, f).is_none())
     );
-    assert_eq!(pool(&weir)["reals"].to_string(), flows_before);
+    assert_eq!(begun(), flows_before);
 
     // One that is drained gets no new flows, and keeps those that it has, whatever becomes
     // of the daemon.
@@ -514,6 +532,7 @@ fn served(backend: &str) {
     for words in ["192.0.2.80", "80/tcp", "2001:db8::80", "192.0.2.12", "up"] {
         assert!(shown.contains(words), "{shown}");
     }
+    segment.is_quiet();
     let counted = pool(&weir);
     let sum = |of: &str, key: &str| -> u64 {
         let all = counted[of].as_array().unwrap().iter();

@@ -44,7 +44,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import StreamDataReceived
 
-vip, count = sys.argv[1], int(sys.argv[2])
+vip, count, patience = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 family = socket.AF_INET6 if ':' in vip else socket.AF_INET
 peer = (vip, 443)
 
@@ -64,7 +64,7 @@ class Client:
     def ask(self):
         stream = self.quic.get_next_available_stream_id()
         self.quic.send_stream_data(stream, b'who', end_stream=True)
-        end = time.time() + 3
+        end = time.time() + patience
         while time.time() < end:
             for data, _ in self.quic.datagrams_to_send(now=time.time()):
                 self.socket.sendto(data, peer)
@@ -112,14 +112,19 @@ fn aioquic(dir: &std::path::Path) -> Option<String> {
     Some(dir.join("venv/bin/python").display().to_string())
 }
 
-/// The answers of each connection to each virtual address.
-fn connections(segment: &PoolNetwork, python: &str, count: usize) -> Vec<Vec<String>> {
+/// The answers of each connection to each virtual address, each waited for so many seconds.
+fn connections(
+    segment: &PoolNetwork,
+    python: &str,
+    count: usize,
+    patience: u32,
+) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for vip in VIP {
-        let count = count.to_string();
+        let (count, patience) = (count.to_string(), patience.to_string());
         let out = segment
             .client
-            .run(python, &["-c", CLIENT_SCRIPT, vip, &count]);
+            .run(python, &["-c", CLIENT_SCRIPT, vip, &count, &patience]);
         let lines = String::from_utf8(out.unwrap().stdout).unwrap();
         let answers = lines.lines().map(|line| line.split(' ').map(str::to_owned));
         all.extend(answers.map(Iterator::collect::<Vec<_>>));
@@ -171,7 +176,7 @@ fn root_quic_connections_stay_with_their_real_when_their_client_moves() {
     live_soon(&weir, 2);
     assert_eq!(pool(&weir)["reals"][1]["quic_server_id"], ids[1]);
 
-    let answers = connections(&segment, &python, 8);
+    let answers = connections(&segment, &python, 8, 30);
     assert_eq!(answers.len(), 16);
     for of_one in &answers {
         assert_eq!(of_one.len(), 9, "{answers:?}");
@@ -219,7 +224,7 @@ fn root_quic_connections_stay_with_their_real_when_their_client_moves() {
     let placed = counted(&weir, "quic_placed");
     weir.configure(&others);
     weir.ask(&["reload"]).done();
-    connections(&segment, &python, 2);
+    connections(&segment, &python, 2, 3);
     assert_eq!(counted(&weir, "quic_placed"), placed);
     assert!(
         counted(&weir, "quic_unknown")
@@ -231,7 +236,7 @@ fn root_quic_connections_stay_with_their_real_when_their_client_moves() {
     weir.configure(&plain);
     weir.ask(&["reload"]).done();
     assert_eq!(counted(&weir, "quic_placed"), [None; 2]);
-    let answers = connections(&segment, &python, 2);
+    let answers = connections(&segment, &python, 2, 8);
     assert!(answers.iter().all(|of_one| of_one[0] != "x"), "{answers:?}");
     assert!(
         answers.iter().any(|of_one| of_one.last().unwrap() == "x"),

@@ -197,7 +197,7 @@ fn root_p2_new_flows_leave_a_real_that_dies_or_is_removed() {
     live_soon(&weir, 1);
     // One interval, and what a machine under load takes to say so.
     assert!(
-        died.elapsed() < Duration::from_secs(4),
+        died.elapsed() < Duration::from_secs(15),
         "{:?}",
         died.elapsed()
     );
