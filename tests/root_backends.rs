@@ -138,7 +138,7 @@ fn root_bans_are_the_same_everywhere() {
             net.serves(bad, at(family, OTHER_PORT));
             assert!(pings(&net, bad, family, SOON));
             // Ends by itself.
-            weir.ask(&["ban", OTHER[family], "--for", "2s"]).done();
+            weir.ask(&["ban", OTHER[family], "--for", "5s"]).done();
             assert!(!net.connects(OTHER[family], at(family, PORT)));
             net.serves_soon(OTHER[family], at(family, PORT));
         }

@@ -225,7 +225,7 @@ fn root_recidive_on_the_journal_counts_weirs_bans_and_fail2bans() {
     let jails = format!(
         "[DEFAULT]\nbackend = systemd\n[sshd]\nenabled = false\n\
          [recidive]\nenabled = true\nmaxretry = 3\n\
-         [shop]\nenabled = true\nbackend = polling\nmaxretry = 1\nbantime = 3\nport = 8080\nlogpath = {}\n",
+         [shop]\nenabled = true\nbackend = polling\nmaxretry = 1\nbantime = 8\nport = 8080\nlogpath = {}\n",
         log.display()
     );
     fs::write(dir.path().join("jail.local"), jails).unwrap();
@@ -322,7 +322,7 @@ fn root_recidive_counts_each_ban_once_although_the_daemon_is_killed() {
     let jails = format!(
         "[DEFAULT]\nbackend = polling\n[sshd]\nenabled = false\n\
          [recidive]\nenabled = true\nmaxretry = 3\n\
-         [shop]\nenabled = true\nmaxretry = 1\nbantime = 3\nport = 8080\nlogpath = {}\n",
+         [shop]\nenabled = true\nmaxretry = 1\nbantime = 8\nport = 8080\nlogpath = {}\n",
         log.display()
     );
     fs::write(dir.path().join("jail.local"), jails).unwrap();

@@ -181,7 +181,8 @@ fn root_a_prefix_ban_expires_by_itself() {
     let net = TestNet::new();
     let mut weir = Weir::start(&net.host, CONFIG);
     let _server = server(&net);
-    ban_both(&weir, &["--for", "3s"]);
+    // Longer than it takes to see that both are in force, on a machine that does something else.
+    ban_both(&weir, &["--for", "15s"]);
     in_force(&net);
     // Nobody's doing: the daemon is dead.
     weir.kill();
@@ -190,7 +191,7 @@ fn root_a_prefix_ban_expires_by_itself() {
     }
     weir.run();
     assert!(weir.banned().is_empty());
-    ban_both(&weir, &["--for", "2s"]);
+    ban_both(&weir, &["--for", "15s"]);
     in_force(&net);
     soon("both to be taken out", || {
         (prefix_bans(&weir) == 0).then_some(())

@@ -311,9 +311,9 @@ fn each_ban_has_one_end_however_it_ends() {
         fail(&host, "auth.log", who, 1);
     }
     host.done(&["ban", "203.0.113.8", "--for", "1h"]);
-    host.done(&["ban", "203.0.113.9", "--for", "2s"]);
+    host.done(&["ban", "203.0.113.9", "--for", "15s"]);
     // Made longer: it has one end.
-    host.done(&["ban", "203.0.113.9", "--for", "5s"]);
+    host.done(&["ban", "203.0.113.9", "--for", "18s"]);
     host.done(&["ban", "203.0.113.10", "--for", "1h"]);
     host.done(&["unban", "203.0.113.10"]);
     let gone = [
