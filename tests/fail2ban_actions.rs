@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use fail2ban_host::{fails, host};
 use plain::Plain;
 
+/// What waits for no command takes less, on a machine that does something else as well.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
 #[test]
 fn what_cannot_be_run_safely_is_named_and_a_jail_without_a_firewall_notifies_only() {
     let host = host(&[
@@ -127,20 +130,12 @@ fn an_ignorecommand_says_who_is_not_banned() {
         let began = Instant::now();
         fails(&host, "anna", who);
         host.until(who, |host| host.is_banned(who));
-        assert!(
-            began.elapsed() < Duration::from_secs(8),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
         assert!(host.alerts().contains(alert), "{}", host.alerts());
     }
     let began = Instant::now();
     assert_eq!(host.end("TERM"), Some(0));
-    assert!(
-        began.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
 }
 
 fn ask_by(host: &mut Plain, jail: &str, command: &str) {

@@ -15,6 +15,10 @@ use std::{
 use fail2ban_host::{dropping, fails, lines, skipped, wait_for};
 use plain::Plain;
 
+/// What waits for nothing takes less, on a machine that does something else as well; each
+/// command that hangs has a longer time-out.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
 /// An action that hangs, leaves a process behind, and prints without end delays nobody:
 /// bans and the end do not wait.
 #[test]
@@ -25,7 +29,7 @@ fn root_an_action_that_hangs_delays_nobody() {
     let mut host = dropping(&[
         (
             "hangs",
-            "[Definition]\nactionban = sleep 3601 & echo $! >> {dir}/pids; yes | cat; sleep 3601\n[Init]\ntimeout = 12\n",
+            "[Definition]\nactionban = sleep 3601 & echo $! >> {dir}/pids; yes | cat; sleep 3601\n[Init]\ntimeout = 30\n",
         ),
         (
             "sound",
@@ -42,20 +46,16 @@ fn root_an_action_that_hangs_delays_nobody() {
         let began = Instant::now();
         fails(&host, "anna", &who);
         host.until(&who, |host| host.is_banned(&who));
-        assert!(began.elapsed() < Duration::from_secs(8));
+        assert!(began.elapsed() < AT_ONCE);
         wait_for(&host, "told", &who);
     }
     host.until("the timeout", |host| {
         host.alerts()
-            .contains("hangs in jail shop took longer than its timeout of 12s")
+            .contains("hangs in jail shop took longer than its timeout of 30s")
     });
     let began = Instant::now();
     assert_eq!(host.end("TERM"), Some(0));
-    assert!(
-        began.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     assert!(host.said().contains("commands were not run before the end"));
     assert_eq!(alive(&host, "pids"), 0);
 }
@@ -85,7 +85,7 @@ fn root_what_a_command_leaves_behind_ends_by_its_timeout() {
     let mut host = dropping(&[
         (
             "leaves",
-            "[Definition]\nactionban = sh {dir}/leave.sh <ip>\n[Init]\ntimeout = 4\n",
+            "[Definition]\nactionban = sh {dir}/leave.sh <ip>\n[Init]\ntimeout = 25\n",
         ),
         (
             "many",
@@ -100,7 +100,7 @@ fn root_what_a_command_leaves_behind_ends_by_its_timeout() {
         wait_for(&host, "told", who);
     }
     // The second one has not waited for what the first one has left.
-    assert!(began.elapsed() < Duration::from_secs(4));
+    assert!(began.elapsed() < AT_ONCE);
     host.until("all to have begun", |host| lines(host, "pids").len() == 6);
     assert_eq!(alive(&host, "pids"), 6);
     wait_for(&host, "told", "delivered 2001:db8::2");
@@ -123,7 +123,7 @@ fn root_what_a_command_leaves_behind_ends_by_its_timeout() {
     host.until("8 to be left", |host| alive(host, "many") == 8);
     let began = Instant::now();
     assert_eq!(host.end("TERM"), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(began.elapsed() < AT_ONCE);
     assert_eq!(alive(&host, "many") + alive(&host, "pids"), 0);
     host.start();
     fails(&host, "anna", "203.0.113.11");
@@ -142,10 +142,10 @@ fn root_two_hundred_sessions_one_in_the_other_end_by_the_timeout() {
     }
     let mut host = dropping(&[(
         "nests",
-        "[Definition]\nactionban = setsid sh {dir}/nest.sh 200 &\n[Init]\ntimeout = 25\n",
+        "[Definition]\nactionban = setsid sh {dir}/nest.sh 200 &\n[Init]\ntimeout = 60\n",
     )]);
     // One behind the other: on a loaded machine that takes more than ten seconds.
-    host.deadline = Duration::from_secs(60);
+    host.deadline = Duration::from_secs(120);
     host.write(
         "nest.sh",
         "echo $$ >> {dir}/pids\n\
@@ -185,7 +185,7 @@ fn root_a_ninth_leftover_ends_the_oldest_although_it_ignores_sigterm() {
     fails(&host, "anna", "2001:db8::9");
     host.until("the ninth to begin", |host| lines(host, "pids").len() == 9);
     host.until("the oldest to end", |host| alive(host, "pids") == 8);
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(began.elapsed() < AT_ONCE);
     host.until("the oldest to be gone", |_| {
         !fs::exists(format!("/proc/{oldest}")).unwrap()
     });
@@ -193,6 +193,6 @@ fn root_a_ninth_leftover_ends_the_oldest_although_it_ignores_sigterm() {
     host.until(sample, |host| host.done(&["metrics"]).contains(sample));
     let began = Instant::now();
     assert_eq!(host.end("TERM"), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(began.elapsed() < AT_ONCE);
     assert_eq!(alive(&host, "pids"), 0);
 }
