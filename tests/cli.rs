@@ -33,7 +33,7 @@ use tempfile::TempDir;
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A directory with a configuration, a log, and a daemon when one was started.
 struct Host {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use weir_testkit::mmdb::{self, Mmdb};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct ConfigDir {
     dir: TempDir,

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use web::{Web, reply};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A daemon, or the place for one, and what lists do there.
 struct Host(Plain);

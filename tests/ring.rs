@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use weir_ring::{Reader, ReaderOptions};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn dir() -> TempDir {
     tempfile::Builder::new()

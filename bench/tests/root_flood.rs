@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 fn skipped() -> bool {
     let why = weir_netlab::missing(&[]);

@@ -9,7 +9,7 @@ use std::{
 
 use weir_testkit::traffic::udp_send;
 
-use super::{ATTACKER, CUSTOMER, HOST, OTHER, TestNet, addr};
+use super::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, TestNet, addr};
 
 /// Senders that go on until they are told to stop, each in turn.
 pub struct Stream<'a> {
@@ -136,7 +136,7 @@ fn udp_arrived(net: &TestNet) -> u64 {
 /// server has no room.
 #[track_caller]
 pub fn all_arrived(net: &TestNet, sent: u64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + SOON;
     while udp_arrived(net) < sent && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -206,7 +206,7 @@ fn a_real_that_refuses_or_is_silent_is_passed_over() {
     rustix::net::listen(&silent, 0).unwrap();
     let _waits = connect(at("127.0.0.2", port));
     let limits = Limits {
-        connect_timeout: Duration::from_millis(300),
+        connect_timeout: Duration::from_secs(2),
         ..LIMITS
     };
     let reals = [REAL, "127.0.0.2", "127.0.0.3"];
@@ -300,7 +300,7 @@ fn a_client_that_never_reads_stops_its_real_alone() {
     let proxy = Proxy::tcp(at(VIP, port), &[REAL], LIMITS);
     let (_never_reads, mut server) = pair(&proxy, &listener);
     server
-        .set_write_timeout(Some(Duration::from_millis(500)))
+        .set_write_timeout(Some(Duration::from_secs(5)))
         .unwrap();
     let sending = thread::spawn(move || {
         let chunk = bytes(1 << 16, 3);
@@ -323,7 +323,7 @@ fn a_client_that_never_reads_stops_its_real_alone() {
 fn a_silent_connection_ends_after_its_time() {
     let (listener, port) = real(REAL);
     let limits = Limits {
-        idle_timeout: Duration::from_secs(2),
+        idle_timeout: Duration::from_secs(5),
         ..LIMITS
     };
     let proxy = Proxy::tcp(at(VIP, port), &[REAL], limits);

@@ -12,7 +12,7 @@ use std::{
 use weir_netlab::{ErrorKind, Net, Side, Veth, VethOpts, missing, wait_for};
 use weir_testkit::traffic::{TcpServer, UdpServer, ping, tcp_connect, tcp_open, udp_request};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn skipped(programs: &[&str]) -> bool {

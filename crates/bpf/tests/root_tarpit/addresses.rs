@@ -402,7 +402,7 @@ fn root_tarpit_dark_addresses_are_learned() {
         assert_eq!(asked.resolved, before.resolved);
 
         // Two seconds later those are dark that nobody answered for.
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let is_answer = |frame: &[u8]| frame[21] == 2;
         while !run("again", &arp_for(n + 6)).is_some_and(|answer| is_answer(&answer)) {
             assert!(std::time::Instant::now() < deadline);
@@ -474,7 +474,7 @@ fn root_tarpit_dark_addresses_are_bounded() {
     };
     let known = 0x1000..0x1100;
     ask_all(known.clone());
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while ask(0x10ff).packet[14 + 40] != 136 {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(50));

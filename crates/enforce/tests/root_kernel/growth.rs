@@ -218,7 +218,7 @@ fn root_a_growth_that_fails_waits_and_says_so() {
     let failing = loop {
         let failed = backend.maintain();
         let swept = backend.usage().bans == (BANS - SHORT) as usize;
-        let waited = begun.elapsed() > Duration::from_secs(20);
+        let waited = begun.elapsed() > Duration::from_secs(60);
         if failed.is_ok() || swept || waited {
             break failed.map(|()| swept).map_err(|error| (error, swept));
         }
@@ -308,7 +308,7 @@ fn root_evictions_go_on_beside_new_generations() {
             last = (progress(), Instant::now());
         }
         assert!(
-            last.1.elapsed() < Duration::from_secs(20),
+            last.1.elapsed() < Duration::from_secs(60),
             "nothing moves any more after {} generations and {} insertions",
             last.0.0,
             last.0.1

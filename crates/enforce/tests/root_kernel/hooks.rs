@@ -126,7 +126,7 @@ fn root_hooks_change_at_run_time() {
 /// The programs that are in the kernel over the tables of an instance, once those
 /// that are given up have gone.
 fn loaded(instance: &Instance, wanted: &[&str]) -> Vec<String> {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let loaded = weir_bpf::probe::programs_over(&instance.pinned().policies).unwrap();
         if loaded == wanted || Instant::now() > until {

@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::mpsc};
 use super::*;
 
 /// What should happen soon, and does not.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Holds up whoever comes to a fault point, for as long as this lives; in a process
 /// that `is_alone`.

@@ -17,7 +17,7 @@ use weir_proxy::{
 };
 
 /// Longer than anything here takes.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub const LIMITS: Limits = Limits {
     flows: 10_000,
