@@ -521,6 +521,24 @@ fn signatures_of_daf_are_told_by_direction() {
     assert_eq!(json(&done)["valid"], 2);
     let done = verify(&file, &["--port", "80"]);
     assert_eq!(done.status.code(), Some(1), "{done:?}");
+    // The first part of a segment, which its receiver may put together.
+    let mut part = with_daf(&key, false, b"", None);
+    part[6] |= 0x20;
+    let parts = [mixed[0].clone(), (1, part)];
+    let file = lab.write("parts", &pcap(1, false, &parts));
+    let done = verify(&file, &["--json"]);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    let answer = json(&done);
+    assert_eq!(
+        (&answer["valid"], &answer["unread_packets"]),
+        (&1.into(), &1.into())
+    );
+    let text = String::from_utf8(verify(&file, &[]).stdout).unwrap();
+    assert!(
+        text.contains("1 packet is malformed, and prove nothing"),
+        "{text}"
+    );
+    assert_eq!(verify(&file, &["--port", "80"]).status.code(), Some(1));
 }
 
 #[test]

@@ -246,6 +246,8 @@ struct forward_path {
 };
 
 /* Bytes of the least IPv6 header between those of IP and of what is carried. */
+/* What every message of ICMP and ICMPv6 begins with (RFC 792, RFC 4443). */
+#define ICMP_HEADER	8
 #define EXTENSION_LEAST 8
 
 /* 0: read; the addresses are in packet->flow. -1: they are not. 1: malformed behind
@@ -436,7 +438,8 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		/* What it is about may stand in the next part. */
-		if (path.is_first && (bpf_skb_load_bytes(skb, path.at, &type, 1) ||
+		if (path.is_first && (!is_within(packet, path.at, ICMP_HEADER) ||
+				      bpf_skb_load_bytes(skb, path.at, &type, 1) ||
 				      is_icmp_error(path.next, type)))
 			return judge_malformed(packet, control);
 		packet->transport = path.at;

@@ -108,7 +108,14 @@ static __always_inline struct token_signer *signer_of(const struct ident_socket 
 static __always_inline int still_signs(const struct token_signer *signer,
 				       const struct ident_socket *socket)
 {
+#ifdef __TARGET_ARCH_x86
 	barrier();
+#else
+	/* Other processors exchange loads, but not across this. */
+	__u64 order = 0;
+
+	__sync_fetch_and_add(&order, signer->handle);
+#endif
 	return *(const volatile __u32 *)&signer->handle == only_holder(socket);
 }
 

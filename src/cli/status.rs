@@ -154,10 +154,12 @@ fn without_daemon(
             "instance": name,
             "left_in_kernel": left,
             "unchecked_pools": pools,
-            "unguarded": unguarded
-                .iter()
-                .map(|one| json!({ "table": one.table, "interface": one.interface }))
-                .collect::<Vec<_>>(),
+            // Others than root may not look.
+            "unguarded": instance::is_root().then(|| {
+                let each = unguarded.iter();
+                each.map(|one| json!({ "table": one.table, "interface": one.interface }))
+                    .collect::<Vec<_>>()
+            }),
         }))?;
     } else {
         let rest = format!(": {}", weir_daemon::escape(&why));

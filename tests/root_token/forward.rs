@@ -162,6 +162,35 @@ fn root_a_gateway_forwards_signed_connections_only() {
     assert!(!pins.exists() || fs::read_dir(pins).unwrap().next().is_none());
 }
 
+/// A start that does not come to its end changes nothing of what the kernel judges by: nobody runs
+/// who could tell.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_a_start_of_a_gateway_that_is_refused_changes_no_requirement() {
+    let Some(mut lab) = lab("refuse") else {
+        return;
+    };
+    lab.client.start_signing(CURL_AND_PYTHON, SERVER);
+    let [curl, _] = known(&lab);
+    lab.gateway.copy_keys(&lab.client);
+    let refusals = lab.gateway.weir.path("refusals");
+    let told = format!("WEIR_FAULT_REFUSE={}", refusals.display());
+    lab.gateway.weir.under.extend(["env".to_owned(), told]);
+    require(&lab, &curl, "", "");
+    lab.gateway.weir.start();
+    lab.lets_only_curl_through("at the start");
+    lab.gateway.weir.end("KILL");
+    require(&lab, &curl, "", "mode = \"log\"\n");
+    fs::write(&refusals, "token-gateway\n").unwrap();
+    let (code, said) = lab.gateway.weir.ask(&["daemon"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("load the programs of a gateway"), "{said}");
+    lab.lets_only_curl_through("after a start that was refused");
+    fs::write(&refusals, "").unwrap();
+    lab.gateway.weir.start();
+    assert_eq!(lab.client.connects(SERVER[0], PORT), "connected");
+}
+
 /// Sends a datagram from one socket until there is an answer, at most so often.
 const DATAGRAM: &str = "
 import socket, sys

@@ -429,13 +429,7 @@ impl Tokens {
             Scope::Flow | Scope::Daf => 0,
             Scope::Payload => kernel::network_namespace()?,
         };
-        kernel.put_policy(&policy_of(config, &conduits, &secrets, observe, netns))?;
-        // Those of before counted until here, however long it took to load the programs.
-        let before = match &*state {
-            Some(state) => state.sum_outcomes(|number| kernel.replaced_outcomes(number))?,
-            None => BTreeMap::new(),
-        };
-        // What can fail comes before the state of before goes.
+        // What can fail comes before the policy, and before the state of before goes.
         let signer_at = |is_wanted, kind| match is_wanted {
             true => loaded.signer_at_interfaces(kind),
             false => Ok(None),
@@ -448,12 +442,26 @@ impl Tokens {
         };
         let dropped = kernel.segments()?.dropped();
         let gateway = Gateway::new(config, &loaded)?;
+        // With keys that may be over: all of them are written anew, or go.
+        let left = match state {
+            Some(_) => Vec::new(),
+            None => kernel.signers()?,
+        };
+        kernel.put_policy(&policy_of(config, &conduits, &secrets, observe, netns))?;
+        // Those of before counted until here, however long it took to load the programs.
+        let before = match &*state {
+            Some(state) => state.sum_outcomes(|number| kernel.replaced_outcomes(number)),
+            None => Ok(BTreeMap::new()),
+        };
+        let before = before.unwrap_or_else(|error| {
+            tracing::warn!("what requirements have counted begins anew: {error}");
+            BTreeMap::new()
+        });
         let (signers, datagrams_at, segments_at) = match state.take() {
             Some(state) => (state.signers, state.datagrams.at, state.segments.at),
-            // With keys that may be over: all of them are written anew, or go.
             None => {
-                let before = kernel.signers()?.into_iter();
-                let signers = before.map(|handle| (handle.number(), (handle, Digest([0; 32]))));
+                let left = left.into_iter();
+                let signers = left.map(|handle| (handle.number(), (handle, Digest([0; 32]))));
                 (signers.collect(), Default::default(), Default::default())
             }
         };

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -48,14 +48,30 @@ fn check_names(file: File) -> io::Result<File> {
     }
 }
 
-/// Opens a file to write into it, through a link only if that is root's or the caller's.
+/// What another user has put there would be read as one's own, and a pipe would be waited for.
+fn check_owner(file: File) -> io::Result<File> {
+    let about = file.metadata()?;
+    let kind = about.file_type();
+    match (about.is_file() && !is_own(&about), kind.is_fifo()) {
+        (true, _) => Err(refused(format!(
+            "it belongs to the user {}; allowed: a file of root's or your own",
+            about.uid()
+        ))),
+        (_, true) => Err(refused("it is a pipe; allowed: a file")),
+        _ => Ok(file),
+    }
+}
+
+/// Opens a file of root's or the caller's to write into it, through a link only if that is one of
+/// theirs, too.
 ///
 /// # Errors
-/// It is another user's link, has another name, or cannot be opened.
+/// It is another user's, or a pipe, has another name, or cannot be opened.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let is_link = check_link(path)?;
     let no_link = if is_link { 0 } else { OFlag::O_NOFOLLOW.bits() };
-    check_names(options.custom_flags(no_link).open(path)?)
+    let flags = no_link | OFlag::O_NONBLOCK.bits();
+    check_names(check_owner(options.custom_flags(flags).open(path)?)?)
 }
 
 /// A directory into which nobody but root and the caller can put something in place of what is
@@ -197,6 +213,36 @@ mod tests {
         let error = error.to_string();
         assert!(
             error.starts_with("it is a link of the user 4711"),
+            "{error}"
+        );
+    }
+
+    /// In a sticky directory, as /tmp is.
+    #[test]
+    fn pipes_and_files_of_others_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let pipe = temp.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o666)).unwrap();
+        let said = |options: &mut OpenOptions, path: &Path| {
+            let error = open(path, options).unwrap_err();
+            error.to_string()
+        };
+        let both = || {
+            let mut both = OpenOptions::new();
+            both.read(true).write(true).create(true).truncate(false);
+            both
+        };
+        assert_eq!(said(&mut both(), &pipe), "it is a pipe; allowed: a file");
+        // That nobody reads it the kernel says itself.
+        said(OpenOptions::new().write(true), &pipe);
+        if !geteuid().is_root() {
+            return;
+        }
+        let planted = victim(temp.path());
+        std::os::unix::fs::chown(&planted, Some(4711), None).unwrap();
+        let error = said(&mut both(), &planted);
+        assert!(
+            error.starts_with("it belongs to the user 4711; allowed: a file"),
             "{error}"
         );
     }

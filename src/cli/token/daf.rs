@@ -8,15 +8,18 @@ use weir_daemon::{counted, token::keys};
 use weir_token::{
     capture::{CaptureReader, ip_packet},
     daf::{DafCounts, DafKey, DafVerdict},
+    verify::Unread,
 };
 
 use super::super::{ExitAnswer, show};
 
-/// Packets of the file, and those that are no TCP over IPv4, or a part of a packet.
+/// Packets of the file, those that are no TCP over IPv4, or a part of a packet, and of these the
+/// ones that a receiver may read all the same.
 #[derive(Default)]
 struct Counts {
     packets: u64,
     other: u64,
+    unread: u64,
 }
 
 pub fn run(file: &Path, key: &Path, ports: &[u16], is_json: bool) -> anyhow::Result<ExitAnswer> {
@@ -60,6 +63,7 @@ pub fn run(file: &Path, key: &Path, ports: &[u16], is_json: bool) -> anyhow::Res
             "refused": refused,
             "packets": counts.packets,
             "other_packets": counts.other,
+            "unread_packets": counts.unread,
             "beyond_limit": table.beyond(),
             "error": read.as_ref().err().map(|error| format!("{error:#}")),
         }))?;
@@ -68,7 +72,8 @@ pub fn run(file: &Path, key: &Path, ports: &[u16], is_json: bool) -> anyhow::Res
     }
     // What was read before a mistake has been shown.
     read?;
-    Ok(match refused == 0 && valid > 0 && table.beyond() == 0 {
+    let is_proved = refused == 0 && valid > 0 && table.beyond() == 0 && counts.unread == 0;
+    Ok(match is_proved {
         true => ExitAnswer::Done,
         false => ExitAnswer::No,
     })
@@ -88,14 +93,25 @@ fn read(
             .with_context(|| format!("packet {}", packet.number))?;
         let Some((direction, verdict)) = ip.and_then(|ip| key.verify(ip)) else {
             counts.other += 1;
+            let unread = ip.filter(|ip| ip[0] >> 4 == 4).and_then(Unread::read);
+            // Of one that does not say its ports nobody knows that it is not for these.
+            let is_asked = |unread: Unread| {
+                let ends = unread.ports.map(|(source, dest)| [source, dest]);
+                !unread.is_udp && ends.is_none_or(|ends| are_asked(ends, ports))
+            };
+            counts.unread += u64::from(unread.is_some_and(is_asked));
             continue;
         };
-        let ends = [direction.0.1, direction.1.1];
-        if ports.is_empty() || ends.iter().any(|port| ports.contains(port)) {
+        if are_asked([direction.0.1, direction.1.1], ports) {
             table.add(direction, verdict);
         }
     }
     Ok(())
+}
+
+/// Is one of these ports asked about? All are, if none is named.
+fn are_asked(ends: [u16; 2], ports: &[u16]) -> bool {
+    ports.is_empty() || ends.iter().any(|port| ports.contains(port))
 }
 
 fn print(table: &DafCounts, counts: &Counts, valid: u64, refused: u64) -> anyhow::Result<()> {
@@ -132,6 +148,12 @@ fn print(table: &DafCounts, counts: &Counts, valid: u64, refused: u64) -> anyhow
         show::line(
             "valid here is less than in a token of weir: who has seen a packet can send it again, from anywhere and at any time",
         )?;
+    }
+    if counts.unread > 0 {
+        show::line(format!(
+            "{} malformed, and prove nothing: first parts of packets, or with headers that are not gone through",
+            counted(counts.unread, "packet is", "packets are")
+        ))?;
     }
     if table.beyond() > 0 {
         show::line(format!(

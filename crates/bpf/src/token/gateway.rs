@@ -15,14 +15,14 @@ use libbpf_rs::{
 };
 
 use super::{
-    dir_of,
     interface_signer::{attach_program, namespace},
     is_pinned,
+    programs::is_form,
 };
 use crate::{
     attachment::{Hook, Link, xdp_program_on},
     error::{Context, Error, Result},
-    object,
+    object, pins,
     skeleton::{forward_xdp::ForwardXdpSkelBuilder, gateway::GatewaySkelBuilder},
 };
 
@@ -214,13 +214,24 @@ pub fn is_without_gateway(
     kinds: &[GatewayKind],
     ifindex: u32,
 ) -> bool {
-    let dir = dir_of(root, instance);
-    let (Ok(here), Ok(entries)) = (namespace(), fs::read_dir(&dir)) else {
+    // Of a daemon that was killed when it had just begun those of the one before judge, whose
+    // tables may have had another form.
+    let forms = fs::read_dir(root.join(pins::escape(instance)));
+    let forms = forms
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let dirs: Vec<_> = forms.filter(|dir| is_form(dir)).collect();
+    let Ok(here) = namespace() else {
         return false;
     };
+    if dirs.is_empty() {
+        return false;
+    }
     // A pin stays when its interface goes.
+    let entries = dirs.iter().flat_map(fs::read_dir).flatten().flatten();
     let pins: Vec<_> = entries
-        .flatten()
         .filter_map(|pin| pin.file_name().into_string().ok())
         .collect();
     let is_of_it = |name: &&String| kinds.iter().any(|kind| name.starts_with(kind.pin()));
@@ -234,7 +245,10 @@ pub fn is_without_gateway(
     if pins.iter().any(|name| is_of_it(&name)) && !pins.iter().any(is_here) {
         return false;
     }
-    !kinds.iter().any(|kind| {
+    let mut all = dirs
+        .iter()
+        .flat_map(|dir| kinds.iter().map(move |kind| (dir, kind)));
+    !all.any(|(dir, kind)| {
         let link = Link::open(&dir.join(format!("{}{here}-{ifindex}", kind.pin())));
         link.is_ok_and(|link| link.is_there() && link.target().is_ok_and(|(on, _)| on == ifindex))
     })

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     error::{Context, Result},
+    fault,
     group_link::ControlGroup,
     identity::{CgroupAt, Identity},
     memory::Words,
@@ -299,11 +300,7 @@ impl Loaded {
     fn other_forms(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let all = fs::read_dir(&self.of_instance).into_iter().flatten();
         let all = all.flatten().map(|entry| entry.path());
-        all.filter(|dir| {
-            let name = dir.file_name().and_then(|name| name.to_str());
-            let form = name.and_then(|name| name.strip_prefix("token-"));
-            form.is_some_and(|form| form.parse::<u32>().is_ok()) && *dir != self.dir
-        })
+        all.filter(|dir| is_form(dir) && *dir != self.dir)
     }
 
     /// What puts tokens into datagrams or segments, or signatures of DAF, at interfaces; `None`:
@@ -336,6 +333,7 @@ impl Loaded {
     /// # Errors
     /// The kernel refuses it.
     pub fn gateway(&self, kind: GatewayKind) -> Result<GatewayProgram> {
+        fault::refuse("token-gateway").context(|| "load the programs of a gateway".into())?;
         gateway::load(&self.dir, kind)
     }
 
@@ -445,4 +443,11 @@ fn detach_form(dir: &Path) -> Result<()> {
         gateway::end(dir, kind);
     }
     pins::remove_tree(dir)
+}
+
+/// Has a weir its pins in this directory, whatever form its tables have?
+pub(super) fn is_form(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(|name| name.to_str());
+    let form = name.and_then(|name| name.strip_prefix("token-"));
+    form.is_some_and(|form| form.parse::<u32>().is_ok())
 }

@@ -7,9 +7,6 @@
 )]
 pub struct LinkError(pub u32);
 
-/// VLAN tags one behind the other that are gone through.
-const TAGS: usize = 4;
-
 /// The IP packet in what was captured, without what may be behind it; `None`: there is none, or
 /// it is cut before.
 ///
@@ -52,16 +49,34 @@ fn without_padding(packet: &[u8]) -> &[u8] {
 fn by_ethertype(bytes: &[u8], kind_at: usize, mut at: usize) -> Option<&[u8]> {
     let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
     let mut kind = word(kind_at)?;
-    for _ in 0..TAGS {
-        // 802.1Q, 802.1ad, and what came before it.
-        if !matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
-            break;
-        }
+    // 802.1Q, 802.1ad, and what came before it: a receiver may take off as many as there are.
+    while matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
         kind = word(at + 2)?;
         at += 4;
     }
     match kind {
         0x0800 | 0x86dd => bytes.get(at..),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A receiver takes all tags off, however many there are.
+    #[test]
+    fn what_is_behind_many_tags_is_found() {
+        let mut packet = vec![0x45, 0, 0, 20];
+        packet.resize(20, 7);
+        for tags in [0, 1, 5, 300] {
+            let mut frame = vec![2; 12];
+            frame.extend([0x81, 0, 0, 1].repeat(tags));
+            frame.extend([8, 0]);
+            frame.extend(&packet);
+            assert_eq!(ip_packet(1, &frame), Ok(Some(&packet[..])), "{tags}");
+            // Cut within them.
+            assert_eq!(ip_packet(1, &frame[..13 + 4 * tags]), Ok(None), "{tags}");
+        }
     }
 }
