@@ -586,7 +586,25 @@ fn the_man_pages_are_sound() {
     ] {
         assert!(config.contains(part), "{part:?} in {config}");
     }
+    for path in pages
+        .iter()
+        .filter(|path| path.extension() == Some("1".as_ref()))
+    {
+        let page = fs::read_to_string(path).unwrap();
+        for part in ["EXIT STATUS", "FILES", "VERSION"] {
+            let heading = format!("\n.SH {part}\n");
+            assert_eq!(
+                page.matches(&heading).count(),
+                1,
+                "{}: {part}",
+                path.display()
+            );
+        }
+    }
     let page = fs::read_to_string(dir.path().join("weir-why.1")).unwrap();
+    let example = "\n.TP\n\\fBweir why 203.0.113.7\\fR\n";
+    assert!(page.contains(example), "{page}");
+    assert!(page.contains("\nHere: exit code 1 if it is not."), "{page}");
     let header = page.lines().find(|line| line.starts_with(".TH")).unwrap();
     assert!(header.starts_with(".TH weir-why 1 20"), "{header}");
     let mut lint = Command::new("mandoc");

@@ -3,6 +3,8 @@
 //! docs/configuration.md.
 
 mod config_page;
+mod examples;
+mod page_parts;
 
 use std::{
     io::{self, Write},
@@ -60,12 +62,20 @@ fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
     for verb in command.get_subcommands().filter(is_shown) {
         pages(verb.clone(), dir)?;
     }
-    clap_mangen::Man::new(command)
+    let about = command.get_long_about().or(command.get_about());
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    let name = command.get_display_name().unwrap_or("weir").to_owned();
+    let called = command.get_bin_name().unwrap_or_default();
+    let verb = called.strip_prefix("weir").unwrap_or_default();
+    let verb = verb.trim_start().to_owned();
+    let page = clap_mangen::Man::new(command)
         .date(DATE)
         .source(concat!("weir ", env!("CARGO_PKG_VERSION")))
-        .manual("weir manual")
-        .generate_to(dir)
-        .map(drop)
+        .manual("weir manual");
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let text = page_parts::with_parts(&String::from_utf8_lossy(&text), &verb, &about);
+    std::fs::write(dir.join(format!("{name}.1")), text)
 }
 
 pub fn completions(args: &CompletionArgs) -> anyhow::Result<ExitAnswer> {
@@ -89,7 +99,79 @@ fn offered() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::BTreeSet;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::{
+        examples::{EXAMPLES, of_verb},
+        page_parts::with_parts,
+    };
+
+    /// The verbs that do something, as they are typed behind `weir`.
+    fn verbs(command: &clap::Command, before: &str) -> BTreeSet<String> {
+        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let each = shown.flat_map(|verb| {
+            let name = format!("{before} {}", verb.get_name()).trim().to_owned();
+            match verb.has_subcommands() {
+                true => verbs(verb, &name),
+                false => BTreeSet::from([name]),
+            }
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn every_verb_has_an_example_and_every_example_is_a_command() {
+        let verbs = verbs(&super::Weir::command(), "");
+        assert!(verbs.len() > 60, "{verbs:?}");
+        for verb in &verbs {
+            assert!(of_verb(verb).count() > 0, "{verb} has no example");
+        }
+        for (verb, line, _) in EXAMPLES {
+            assert!(
+                verb.is_empty() || verbs.contains(*verb),
+                "there is no {verb}"
+            );
+            let words = shlex::split(line).unwrap();
+            let mut is_of_verb = verb.is_empty();
+            for command in words.split(|word| word == "&&") {
+                let command = command.iter().filter(|word| !word.starts_with('<'));
+                let command: Vec<_> = command.cloned().collect();
+                is_of_verb |= format!("{} ", command.join(" ")).contains(&format!(" {verb} "));
+                if let Err(why) = super::Weir::try_parse_from(&command) {
+                    panic!("{line}: {why}");
+                }
+            }
+            assert!(is_of_verb, "{line} is no example of {verb}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_what_its_verb_means_by_exit_codes_and_the_files_of_it() {
+        let made = ".TH weir-app-x 1\n.SH OPTIONS\nx\n.SH VERSION\nv1\n";
+        let about = "Say who it is; exit code 1 if none is\n\nMore. Exit code 0: a; 1: b, or\nc; 2: d. Else\n";
+        let page = with_parts(made, "app allow", about);
+        let parts = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+        let parts: Vec<_> = parts.collect();
+        assert_eq!(
+            parts,
+            ["OPTIONS", "EXIT STATUS", "FILES", "EXAMPLES", "VERSION"]
+        );
+        for line in [
+            "Here: exit code 1 if none is. Exit code 0: a; 1: b, or c; 2: d.",
+            "\\fB/etc/weir/conf.d/50\\-app\\-rules.toml\\fR",
+            "\\fBweir app deny \\-\\-user nobody \\-\\-out\\fR",
+        ] {
+            assert_eq!(
+                page.lines().any(|one| one == line),
+                !line.contains("deny"),
+                "{line}: {page}"
+            );
+        }
+        assert!(!page.contains("opensnitch"), "{page}");
+        assert!(!with_parts(made, "app", "About").contains("EXAMPLES"));
+    }
 
     #[test]
     fn the_definition_of_the_verbs_is_sound() {

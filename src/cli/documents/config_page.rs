@@ -48,7 +48,8 @@ pub fn roff(date: &str) -> String {
     page
 }
 
-fn page_section(page: &mut String, name: &str) {
+/// Begins a section of a page.
+pub fn page_section(page: &mut String, name: &str) {
     page.push_str(".SH ");
     line(page, name);
 }
@@ -158,7 +159,7 @@ fn prose(text: &str) -> String {
 }
 
 /// Text that is no request of roff's.
-fn line(page: &mut String, text: &str) {
+pub fn line(page: &mut String, text: &str) {
     if text.starts_with(['.', '\'']) {
         page.push_str("\\&");
     }
