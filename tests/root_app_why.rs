@@ -42,6 +42,18 @@ for line in sys.stdin:
         except OSError as e: print(type(e).__name__, flush=True)
     elif what == 'listen':
         s = socket.socket(family); s.bind((args[0], 0)); s.listen(4); told(s)
+    elif what == 'over':
+        # Three connections that the server has closed first, and one that goes on.
+        s = socket.socket(family); s.bind((args[0], 0)); s.listen(4)
+        for n in range(4):
+            while True:
+                c = socket.socket(family); c.settimeout(5)
+                try: c.connect(s.getsockname()); break
+                except OSError: c.close()
+            a, _ = s.accept()
+            if n < 3: a.close(); c.recv(1); c.close()
+            else: kept.append(a); kept.append(c)
+        told(s)
     elif what == 'idle':
         told(socket.socket(family))
     elif what == 'exec':
@@ -99,9 +111,7 @@ impl Tool {
 /// its peer.
 fn why(host: &TestHost, asked: &str) -> Value {
     soon("one socket alone", || {
-        let (code, said) = host.host.ask(&["app", "why", asked, "--json"]);
-        let why: Value =
-            serde_json::from_str(&said).unwrap_or_else(|_| panic!("{asked}: {code:?} {said}"));
+        let why = host.host.json(&["app", "why", asked]);
         match &why["sockets"].as_array().unwrap()[..] {
             [socket] => Some(socket.clone()),
             _ => None,
@@ -343,6 +353,60 @@ fn root_a_connection_without_a_process_is_told_of_by_its_record() {
             .ask(&["app", "why", &format!("tcp:{shown}:{port}")]);
         assert!(said.contains("no process that has it open"), "{said}");
     }
+}
+
+/// A port may be the own end of some sockets and the remote end of others; what is over is counted.
+#[test]
+fn root_a_port_is_that_of_both_ends_and_sockets_in_time_wait_are_counted() {
+    let Some(host) = TestHost::new("whyport", &rules()) else {
+        return;
+    };
+    let mut tool = Tool::new(&host);
+    for (address, shown) in [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")] {
+        let (inode, port) = tool.socket(&format!("over {address}"));
+        for asked in [format!("tcp::{port}"), format!("{shown}:{port}")] {
+            let why = host.host.json(&["app", "why", &asked]);
+            let in_state = |state: &str| {
+                let sockets = why["sockets"].as_array().unwrap().iter();
+                let sockets = sockets.filter(|socket| socket["state"] == state);
+                sockets.cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(in_state("closed (TIME-WAIT)").len(), 3, "{why}");
+            assert_eq!(in_state("listening")[0]["inode"], inode, "{why}");
+            assert_eq!(in_state("established").len(), 1, "{why}");
+            let remote = why["by_remote"]["sockets"].as_array().unwrap();
+            assert_eq!(remote.len(), 1, "{why}");
+            assert_eq!(remote[0]["remote"], format!("{shown}:{port}"), "{why}");
+
+            // Whether a rule decides by now is not what this is about.
+            let (_, said) = host.host.ask(&["app", "why", &asked]);
+            let (own, remote) = said.split_once("connected to ").unwrap();
+            assert!(!said.contains("closed (TIME-WAIT)"), "{said}");
+            let counted = "3 sockets in TIME-WAIT, and nobody holds them";
+            assert!(
+                own.contains(counted) && own.contains(": listening"),
+                "{said}"
+            );
+            assert!(remote.contains(", as the remote end:\ntcp "), "{said}");
+            let peer = format!(" - {shown}:{port}: established");
+            assert!(remote.contains(&peer) && !own.contains(&peer), "{said}");
+        }
+        // The end of the client, which listens nowhere.
+        let client = host
+            .host
+            .json(&["app", "why", &format!(":*-{shown}:{port}")]);
+        assert_eq!(client["by_remote"], Value::Null, "{client}");
+        let local = client["sockets"][0]["local"].as_str().unwrap();
+        let why = host.host.json(&["app", "why", local]);
+        assert_eq!(why["by_remote"]["sockets"][0]["remote"], local, "{why}");
+    }
+    // Nobody here has it, and no process is at either end: both were asked about.
+    let (code, said) = host.host.ask(&["app", "why", "tcp:192.0.2.9:1"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("there is no socket tcp:192.0.2.9:1 of"),
+        "{said}"
+    );
 }
 
 /// Maps files executable that take long to read, and listens.

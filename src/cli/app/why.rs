@@ -1,20 +1,25 @@
 //! `weir app why`: who a process is, or who holds a socket, and what the rules say.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use weir_daemon::identity::{AskedSocket, NoSocketName};
 
 use super::{array, digest};
-use crate::cli::{Common, ExitAnswer, show};
+use crate::cli::{Common, ExitAnswer, client::Reply, show};
 
 /// Rules about some peers, and flows, that are shown of one socket; --json has all.
 const MAX_SHOWN: usize = 8;
+
+/// The state of a connection that is over, of which the kernel keeps the ends for a minute.
+const TIME_WAIT: &str = "closed (TIME-WAIT)";
 
 /// Say who a process is, or who holds a socket, and which rules decide; exit code 1 if none does
 ///
 /// A socket is named as ss(8) and lsof(8) print it: LOCAL or LOCAL-REMOTE, each of them
 /// ADDRESS:PORT, [IPV6]:PORT or :PORT, with tcp:, udp:, icmp: or raw: before it or not; or
 /// inode:NUMBER, as ss -e and /proc/PID/fd have it. Sockets of all network namespaces are
-/// meant. Where nobody is bound to that address, those are shown that are bound to all.
+/// meant. Where nobody is bound to that address, those are shown that are bound to all. Where
+/// LOCAL alone is given, sockets follow that are connected to it as their remote end. Of sockets
+/// in TIME-WAIT, which nobody holds, it is said how many there are.
 #[derive(clap::Args)]
 pub struct Args {
     /// The number of a process, or a socket, such as tcp:192.0.2.1:443-198.51.100.7:51000, :443
@@ -140,21 +145,79 @@ fn has_rule(rules: &Value) -> bool {
 }
 
 fn sockets(common: &Common, socket: &AskedSocket, is_json: bool) -> anyhow::Result<ExitAnswer> {
-    let why = common
-        .client()
-        .get(&format!("/v1/app/why/{socket}"))?
-        .ok()?;
-    let sockets = array(&why["sockets"]);
-    let found = match sockets.iter().any(|socket| has_rule(&socket["rules"])) {
+    let asked = socket.to_string();
+    let client = common.client();
+    let ask = |asked: &str| client.get(&format!("/v1/app/why/{asked}"));
+    let own = ask(&asked)?;
+    let remote = match as_remote(&asked) {
+        Some(asked) => match ask(&asked)? {
+            Reply::Ok(remote) => Some(remote),
+            Reply::NotFound(_) => None,
+        },
+        None => None,
+    };
+    let mut why = match (own, &remote) {
+        (Reply::Ok(own), _) => own,
+        // Nobody has it as the own end.
+        (Reply::NotFound(_), Some(remote)) => json!({
+            "asked": asked,
+            "sockets": [],
+            "left_out": 0,
+            "gave_up": false,
+            "default": remote["default"],
+            "unknown": remote["unknown"],
+        }),
+        (own @ Reply::NotFound(_), None) => own.ok()?,
+    };
+    let decides = |why: &Value| {
+        let mut sockets = array(&why["sockets"]).iter();
+        sockets.any(|socket| has_rule(&socket["rules"]))
+    };
+    let found = match decides(&why) || remote.as_ref().is_some_and(decides) {
         true => ExitAnswer::Done,
         false => ExitAnswer::No,
     };
     if is_json {
+        why["by_remote"] = remote.unwrap_or(Value::Null);
         show::json(&why)?;
         return Ok(found);
     }
-    for socket in sockets {
+    some_sockets(&why, &asked)?;
+    if let Some(remote) = &remote {
+        show::line(format!("connected to {asked}, as the remote end:"))?;
+        some_sockets(remote, &asked)?;
+    }
+    Ok(found)
+}
+
+/// How sockets are asked about whose remote end that is; `None`: the text says more, or a number.
+fn as_remote(asked: &str) -> Option<String> {
+    if asked.starts_with("inode:") || asked.contains('-') {
+        return None;
+    }
+    // Before the address, or the colon before the port, which may stand alone.
+    let kinds = ["tcp:", "udp:", "icmp:", "raw:"];
+    let kind = kinds.into_iter().find(|kind| asked.starts_with(kind));
+    let kind = kind.unwrap_or_default();
+    Some(format!("{kind}:*-{}", &asked[kind.len()..]))
+}
+
+fn some_sockets(why: &Value, asked: &str) -> anyhow::Result<()> {
+    let sockets = array(&why["sockets"]);
+    let is_over = |socket: &&Value| socket["state"] == TIME_WAIT;
+    let over = sockets.iter().filter(is_over).count();
+    // One alone is what was asked about.
+    let is_folded = over > 1 || sockets.len() > over;
+    for socket in sockets.iter().filter(|one| !(is_folded && is_over(one))) {
         one_socket(socket)?;
+    }
+    if is_folded && over > 0 {
+        show::line(format!(
+            "{}: {}, and nobody holds {} (--json)",
+            asked,
+            weir_daemon::counted(over as u64, "socket in TIME-WAIT", "sockets in TIME-WAIT"),
+            if over == 1 { "it" } else { "them" },
+        ))?;
     }
     match why["left_out"].as_u64() {
         Some(0) | None => (),
@@ -165,7 +228,7 @@ fn sockets(common: &Common, socket: &AskedSocket, is_json: bool) -> anyhow::Resu
             "gave up after 2 s: not all of these processes were looked at, and who is not known here may be; ask again",
         )?;
     }
-    Ok(found)
+    Ok(())
 }
 
 fn decided(decided: &Value) -> String {
@@ -335,4 +398,30 @@ fn one_holder(holder: &Value, is_judged: bool) -> anyhow::Result<()> {
     show::line(format!("    by itself, out: {}", said(&holder["out"])))?;
     show::line(format!("    by itself, in:  {}", said(&holder["in"])))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_end_alone_is_asked_about_as_the_remote_one_too() {
+        for (text, remote) in [
+            (":443", Some(":*-:443")),
+            ("*:443", Some(":*-:443")),
+            ("tcp::443", Some("tcp::*-:443")),
+            ("udp:192.0.2.1:53", Some("udp::*-192.0.2.1:53")),
+            ("[2001:db8::1]:443", Some(":*-[2001:db8::1]:443")),
+            (":443-:51000", None),
+            ("inode:4711", None),
+        ] {
+            let asked: AskedSocket = text.parse().unwrap();
+            let made = as_remote(&asked.to_string());
+            assert_eq!(made.as_deref(), remote, "{text}");
+            if let Some(made) = made {
+                let read: AskedSocket = made.parse().unwrap();
+                assert_eq!(read.to_string(), made);
+            }
+        }
+    }
 }
