@@ -18,8 +18,11 @@ use weir_testkit::{
     traffic::TcpServer,
 };
 
-const GRACE: Duration = Duration::from_secs(3);
-const CONFIG: &str = "interfaces = [\"eth0\"]\n[lockout]\ngrace = \"3s\"\n\
+const GRACE: Duration = Duration::from_secs(10);
+/// The daemon looks for logins once in a second, and later on a machine that does something
+/// else as well: it has seen the last one so much before its end at most.
+const LATE: Duration = Duration::from_secs(5);
+const CONFIG: &str = "interfaces = [\"eth0\"]\n[lockout]\ngrace = \"10s\"\n\
                       [jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\nipv6_prefix = 128\n";
 
 /// Fails until it would be banned, and is not, because of these words.
@@ -100,7 +103,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
             &weir,
             root,
             ignored,
-            "root is, or was within 3s, logged in from it",
+            "root is, or was within 10s, logged in from it",
         );
         ignored += 5;
         // Anybody else's login protects nobody.
@@ -119,7 +122,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
         bannable_soon(&weir, root);
         let took = begun.elapsed();
         println!("{root} was bannable {took:?} after the logout");
-        assert!(took > GRACE - Duration::from_secs(1), "{took:?}");
+        assert!(took > GRACE - LATE, "{took:?}");
         assert!(!net.connects(root, at(family)));
     }
 }
@@ -184,7 +187,7 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
             (weir.why(who)["verdict"] == "banned-all").then_some(())
         });
     }
-    assert!(begun.elapsed() > GRACE - Duration::from_secs(1));
+    assert!(begun.elapsed() > GRACE - LATE);
     for family in [0, 1] {
         assert!(!net.connects(ATTACKER[family], at(family)));
     }
@@ -194,7 +197,7 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
         weir.ask(&["ban", who]).done();
     }
     // Who does not want the guard turns it off.
-    weir.configure(&CONFIG.replace("grace = \"3s\"", "logins = false"));
+    weir.configure(&CONFIG.replace("grace = \"10s\"", "logins = false"));
     weir.ask(&["reload"]).done();
     log_in(&weir, USER_PROCESS, CUSTOMER);
     for who in CUSTOMER {
@@ -288,7 +291,7 @@ fn root_who_may_become_root_is_not_locked_out() {
         .instead_of("/etc/group", group);
     weir.run();
     for (family, who) in ATTACKER.into_iter().enumerate() {
-        let because = "debian (of the group sudo) is, or was within 3s, logged in from it";
+        let because = "debian (of the group sudo) is, or was within 10s, logged in from it";
         fails_unharmed(&weir, who, 5 * family as u64, because);
         weir.ask(&["ban", CUSTOMER[family]]).done();
     }
