@@ -34,13 +34,13 @@ const FILES: usize = 4;
 
 /// A write to a file waits so long at most. Without the daemon's answer it waits for
 /// lease-break-time, 45 s, and then nobody is told.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+const WRITTEN_WITHIN: Duration = Duration::from_secs(40);
 /// A program that the daemon has not seen is known by then. To read what the attacker has takes
 /// more than a minute.
-const KNOWN_WITHIN: Duration = Duration::from_secs(20);
+const KNOWN_WITHIN: Duration = Duration::from_secs(45);
 /// A control group that was made anew is judged by then. The guide says a second, which is that
 /// of a machine that has nothing else to do.
-const JUDGED_WITHIN: Duration = Duration::from_secs(8);
+const JUDGED_WITHIN: Duration = Duration::from_secs(20);
 
 /// A file system that nobody runs anything from is let go by then.
 const FREE_WITHIN: Duration = Duration::from_secs(180);

@@ -38,7 +38,7 @@ while True:
 const CLIENT: &str = r#"
 import socket, sys
 try:
-    s = socket.create_connection((sys.argv[1], 7007), 5)
+    s = socket.create_connection((sys.argv[1], 7007), 15)
     for line in sys.stdin:
         s.sendall(line.encode()); print(s.recv(100).decode().strip() or 'end', flush=True)
 except OSError as e: print(type(e).__name__, flush=True)

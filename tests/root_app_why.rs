@@ -473,7 +473,7 @@ fn root_what_takes_too_long_to_read_is_said_and_not_waited_for() {
     // What each answer takes, on a machine that does something else as well.
     let soon_enough = |begun: Instant| {
         let took = begun.elapsed();
-        assert!(took < Duration::from_secs(8), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
     };
     for family in 0..2 {
         let slow = Slow::new(&host);

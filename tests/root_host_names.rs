@@ -405,7 +405,7 @@ fn root_no_line_waits_for_a_name_server() {
     });
     let begun = Instant::now();
     weir.stop();
-    assert!(begun.elapsed() < Duration::from_secs(9), "{begun:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{begun:?}");
     let said = weir.said();
     let left = "1 failures by host name do not count: the resolver has not answered before the end";
     assert!(said.contains(left), "{said}");
