@@ -20,7 +20,7 @@ fn checked_by_shell(segment: &PoolNetwork, reals: &[&str], script: &str) -> Stri
     format!(
         "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n[balance]\ninterface = \"eth0\"\n\
          [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\"]\nreals = [{reals}]\n\
-         check = {{ command = [\"/bin/sh\", \"-c\", '''{script}'''], interval = \"1s\", timeout = \"2s\", rise = 1, fall = 1 }}\n",
+         check = {{ command = [\"/bin/sh\", \"-c\", '''{script}'''], interval = \"1s\", timeout = \"8s\", rise = 1, fall = 1 }}\n",
         VIP[0], VIP[1]
     )
 }
@@ -70,7 +70,7 @@ fn root_so_many_commands_run_at_once() {
     let reals: Vec<_> = (101..=120).map(|n| format!("192.0.2.{n}")).collect();
     let reals: Vec<_> = reals.iter().map(String::as_str).collect();
     let config = checked_by_shell(&segment, &reals, "sleep 6124");
-    let config = config.replace("timeout = \"2s\"", "timeout = \"4s\"");
+    let config = config.replace("timeout = \"8s\"", "timeout = \"4s\"");
     let mut weir = Weir::start(&segment.host, &config);
     // Every one has its turn, and no moment has more than sixteen.
     let mut most = 0;
