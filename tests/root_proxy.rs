@@ -238,7 +238,7 @@ fn config(backend: &str, more: &str) -> String {
         "interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n[proxy]\nthreads = 2\n\
          [pool.web]\nforward = \"proxy\"\nvip = [\"{vip}\", \"{vip6}\"]\nports = [\"80/tcp\"]\n\
          reals = [{{ address = \"{one}\" }}, {{ address = \"{two}\" }}]\n\
-         check = {{ http = \"/\", interval = \"1s\", rise = 1, fall = 1 }}\n{more}\n\
+         check = {{ http = \"/\", interval = \"1s\", rise = 1, fall = 1, timeout = \"5s\" }}\n{more}\n\
          [pool.told]\nforward = \"proxy\"\nproxy_protocol = \"v2\"\nvip = [\"{vip}\", \"{vip6}\"]\nports = [\"81/tcp\"]\n\
          reals = [{{ address = \"{one}\" }}, {{ address = \"{two}\" }}]\ncheck = {{ port = 80 }}\n\
          [pool.dns]\nforward = \"proxy\"\nvip = [\"{vip}\", \"{vip6}\"]\nports = [\"53/udp\", \"53/tcp\"]\n\

@@ -34,7 +34,7 @@ fn pool() -> String {
         "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n[balance]\ninterface = \"eth0\"\n\
          [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\"]\n\
          reals = [{{ address = \"192.0.2.11\" }}, {{ address = \"192.0.2.12\" }}]\n\
-         check = {{ interval = \"1s\", fall = 1, rise = 1 }}\n",
+         check = {{ interval = \"1s\", fall = 1, rise = 1, timeout = \"5s\" }}\n",
         VIP[0], VIP[1]
     )
 }

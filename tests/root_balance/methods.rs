@@ -69,7 +69,10 @@ fn root_a_real_that_comes_back_starts_slowly() {
     }
     let mut segment = PoolNetwork::new("tcx");
     let slow = by("round-robin", [1, 1], "slow_start = \"40s\"");
-    let slow = slow.replace("interval = \"1s\"", "interval = \"1s\", rise = 1, fall = 1");
+    let slow = slow.replace(
+        "interval = \"1s\"",
+        "interval = \"1s\", rise = 1, fall = 1, timeout = \"5s\"",
+    );
     let weir = Weir::start(&segment.host, &slow);
     live_soon(&weir, 2);
     // Not at the start, where all are new.

@@ -187,8 +187,10 @@ fn root_p2_new_flows_leave_a_real_that_dies_or_is_removed() {
         return;
     }
     let mut segment = PoolNetwork::new("tcx");
-    let config =
-        config("tcx").replace("interval = \"1s\"", "interval = \"1s\", fall = 1, rise = 1");
+    let config = config("tcx").replace(
+        "interval = \"1s\"",
+        "interval = \"1s\", fall = 1, rise = 1, timeout = \"5s\"",
+    );
     let weir = Weir::start(&segment.host, &config);
     live_soon(&weir, 2);
     let mut flows = segment.flows();

@@ -191,7 +191,7 @@ fn root_only_chosen_connections_of_a_control_group_get_options() {
                     "-o",
                     "/dev/null",
                     "--max-time",
-                    "5",
+                    "30",
                     &url(address, PORT),
                 ];
                 lab.west

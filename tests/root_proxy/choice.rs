@@ -13,7 +13,7 @@ fn web(reals: &[&str], keys: &str, more: &str) -> String {
     )
 }
 
-const CHECK: &str = "check = { http = \"/\", port = 80, interval = \"1s\", rise = 1, fall = 1 }\n";
+const CHECK: &str = "check = { http = \"/\", port = 80, interval = \"1s\", rise = 1, fall = 1, timeout = \"5s\" }\n";
 const DENIES: &str =
     "acl = [\"deny 192.0.2.66\", \"deny 2001:db8::66\"]\nacl_default = \"allow\"\n";
 

@@ -18,7 +18,7 @@ fn in_vlan(protected: &str) -> String {
          [balance]\ninterface = \"{VLAN_DEVICE}\"\nannounce = true\n\
          [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\"]\n\
          reals = [{{ address = \"192.0.2.11\" }}, {{ address = \"2001:db8::12\" }}]\n\
-         check = {{ http = \"/\", interval = \"1s\", rise = 1, fall = 1 }}\n",
+         check = {{ http = \"/\", interval = \"1s\", rise = 1, fall = 1, timeout = \"5s\" }}\n",
         VIP[0], VIP[1]
     )
 }
