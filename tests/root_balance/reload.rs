@@ -114,6 +114,8 @@ fn root_p7_five_hundred_reloads_break_no_flow_and_lose_no_setting() {
                         assert_eq!(flow.ask(CLIENT[*family]), *number);
                         asked.fetch_add(1, Ordering::Relaxed);
                     }
+                    // The daemon needs the processors as well.
+                    thread::sleep(Duration::from_millis(5));
                 }
             });
         }
