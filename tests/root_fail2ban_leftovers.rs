@@ -145,7 +145,7 @@ fn root_two_hundred_sessions_one_in_the_other_end_by_the_timeout() {
         "[Definition]\nactionban = setsid sh {dir}/nest.sh 200 &\n[Init]\ntimeout = 60\n",
     )]);
     // One behind the other: on a loaded machine that takes more than ten seconds.
-    host.deadline = Duration::from_secs(120);
+    host.deadline = Duration::from_secs(180);
     host.write(
         "nest.sh",
         "echo $$ >> {dir}/pids\n\

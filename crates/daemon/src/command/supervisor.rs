@@ -29,7 +29,10 @@ use super::{
 use crate::host::parent_of;
 
 /// What is killed is dead within this time, or waits for a device.
-const DESCENDANTS_DIE_WITHIN: Duration = Duration::from_secs(5);
+const DIES_WITHIN: Duration = Duration::from_secs(5);
+/// All of them are, however long the chain of their parents; on a busy machine each waits for a
+/// processor to die. Who forks for longer than that is left.
+const ALL_DIE_WITHIN: Duration = Duration::from_secs(60);
 /// Between two rounds of killing: those of the first have left their children by then.
 const KILL_ROUND: Duration = Duration::from_millis(10);
 
@@ -185,7 +188,8 @@ impl Descendants {
     /// Kills all, until none is left: the children of who dies become children of this
     /// process.
     fn kill(&mut self) -> io::Result<()> {
-        let ends = Instant::now() + DESCENDANTS_DIE_WITHIN;
+        let ends = Instant::now() + ALL_DIE_WITHIN;
+        let (mut reaped, mut stuck) = (self.reaped, Instant::now() + DIES_WITHIN);
         loop {
             self.reap()?;
             if self.is_alone {
@@ -198,7 +202,11 @@ impl Descendants {
             let round = Some(Instant::now() + KILL_ROUND);
             let before = self.reaped;
             self.wait(round, false, |all| all.is_alone || all.reaped > before)?;
-            if !self.is_alone && Instant::now() >= ends {
+            let now = Instant::now();
+            if self.reaped > reaped {
+                (reaped, stuck) = (self.reaped, now + DIES_WITHIN);
+            }
+            if !self.is_alone && now >= stuck.min(ends) {
                 eprintln!("processes that the command has started cannot be ended");
                 return Ok(());
             }
