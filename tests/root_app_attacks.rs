@@ -47,7 +47,8 @@ const FREE_WITHIN: Duration = Duration::from_secs(180);
 
 /// Maps files executable, then says for each address that it reads whether it can connect there
 /// ("talks"); or connects to both all the time, and says once that it has begun ("asks"); or keeps
-/// one mapped so that it can write to it, but not open ("holds").
+/// one mapped so that it can write to it, but not open ("holds"); or has the kernel keep a page of
+/// it for that ("pins").
 const PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -59,7 +60,9 @@ const PROGRAM: &str = r#"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static int connects(const char *address, int kind)
@@ -79,6 +82,21 @@ int main(int count, char **args)
 {
     char line[100];
     setlinebuf(stdout);
+    if (!strcmp(args[1], "pins")) {
+        char params[120] = {0};
+        int fd = open(args[2], O_RDWR), ring = syscall(SYS_io_uring_setup, 4, params);
+        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        struct iovec buffer = {page, 4096};
+        /* IORING_REGISTER_BUFFERS */
+        int there = ring >= 0 && page != MAP_FAILED && !syscall(SYS_io_uring_register, ring, 0, &buffer, 1);
+        munmap(page, 4096);
+        close(fd);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        puts(there ? "ready" : "lacks");
+        while (fgets(line, sizeof line, stdin))
+            ;
+        return 0;
+    }
     if (!strcmp(args[1], "holds")) {
         int fd = open(args[2], O_RDWR);
         char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -116,6 +134,10 @@ int main(int count, char **args)
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
+        if (!strcmp(line, "end")) {
+            puts("ended");
+            break;
+        }
         puts(connects(line, 0) ? "connected" : "refused");
     }
     return 0;
@@ -474,6 +496,38 @@ fn root_a_program_that_root_of_a_container_can_write_to_is_not_allowed() {
         exec ./program talks";
     let mut program = scene.contain(free).expect("there are overlays");
     may(&mut program, "what somebody could write to before");
+}
+
+/// Any user has the kernel keep a page of his copy of an allowed program, to write into it when he
+/// likes: he has it neither open nor mapped, and no lease is broken.
+#[test]
+fn root_a_program_of_which_somebody_has_a_page_pinned_is_not_allowed() {
+    const PINS: &str = "set -e; mount -t tmpfs -o mode=777 none \"$0\"; cd \"$0\"
+        cp $1/program own; cp $1/new holder; mkfifo say; chmod 666 say; chown $2 own
+        exec setpriv --reuid $2 --clear-groups sh -c '
+            ./holder pins own < say > held & exec 3> say
+            until grep -q . held; do sleep 0.02; done
+            if grep -q lacks held; then echo lacks; exit; fi
+            ./own talks; exec 3>&-; wait; echo free; exec ./own talks'";
+    let Some(scene) = Scene::new(|set| TestHost::with("pinned", "", set), by_itself) else {
+        return;
+    };
+    let at = scene.dir.path().join("at");
+    fs::create_dir(&at).unwrap();
+    let (at, dir) = (at.to_str().unwrap(), scene.dir.path().to_str().unwrap());
+    let user = ATTACKER.to_string();
+    let words = ["unshare", "-m", "sh", "-c", PINS, at, dir, &user];
+    let mut running = scene.host.begin(&words);
+    if running.line() == "lacks" {
+        eprintln!("skipped: registered buffers (probe: io_uring_register)");
+        return;
+    }
+    may_not(&mut running, "what somebody can write to");
+    running.say("end");
+    assert_eq!(running.line(), "ended");
+    assert_eq!(running.line(), "free");
+    assert_eq!(running.line(), "ready");
+    may(&mut running, "what nobody can write to any more");
 }
 
 /// Who has a file of the lower layer mapped keeps it, whatever is written to the overlay's file:

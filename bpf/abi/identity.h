@@ -305,6 +305,10 @@ struct ident_writers {
 	__u64 inode;   /* whose address this is */
 	__s32 writers; /* that have it open to write, above 0 */
 	__s32 shared;  /* mappings through which it can be written, above 0 */
+	__u32 magic;   /* of its file system (linux/magic.h) */
+	__u32 device;  /* of that: major << 20 | minor */
+	__u32 pinned;  /* 1: a page of it is, or there are too many to say */
+	__u32 pad;
 };
 
 /* A connection that is to be ended, where no program can do that. */

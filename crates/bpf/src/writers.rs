@@ -36,12 +36,17 @@ pub struct MappedFile {
     inode: u64,
     /// Somebody has it open to write, or mapped so that it can be written.
     pub is_written: bool,
+    /// What its file system is, as statfs(2) has it (linux/magic.h).
+    pub magic: u32,
+    /// The device of that, as stat(2) has it.
+    pub device: u64,
 }
 
 /// The programs that ask.
 #[derive(Debug)]
 pub struct Writers {
     own: OwnedFd,
+    pinned: OwnedFd,
     /// None: this kernel cannot tell what others have mapped.
     other: Option<OwnedFd>,
 }
@@ -81,6 +86,17 @@ impl Drop for OwnMapping {
     }
 }
 
+impl MappedFile {
+    fn of(seen: &ident_writers) -> Self {
+        Self {
+            inode: seen.inode,
+            is_written: seen.writers > 0 || seen.shared > 0,
+            magic: seen.magic,
+            device: rustix::fs::makedev(seen.device >> 20, seen.device & 0xf_ffff),
+        }
+    }
+}
+
 impl Writers {
     /// Loads the programs.
     ///
@@ -105,6 +121,7 @@ impl Writers {
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
         Ok(Self {
             own: keep(skel.progs.weir_app_writers.as_fd())?,
+            pinned: keep(skel.progs.weir_app_pinned.as_fd())?,
             other: match other {
                 true => Some(keep(skel.progs.weir_app_mapped.as_fd())?),
                 false => None,
@@ -119,7 +136,21 @@ impl Writers {
     /// The kernel refuses to run the program that asks.
     pub fn own(&self, mapping: &OwnMapping) -> Result<Option<MappedFile>> {
         let address = mapping.0.as_ptr() as u64;
-        ask(self.own.as_fd(), 0, address)
+        let seen = ask(self.own.as_fd(), 0, address)?;
+        Ok(seen.map(|seen| MappedFile::of(&seen)))
+    }
+
+    /// May somebody write to pages of that file past any mapping, as by a buffer that he has
+    /// registered (io_uring(7)) or that another system call of his has pinned? Also where there
+    /// are more pages than are gone through. Before Linux 6.4 not all who do so are seen. `None`:
+    /// the kernel does not say.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program that asks.
+    pub fn may_be_pinned(&self, mapping: &OwnMapping) -> Result<Option<bool>> {
+        let address = mapping.0.as_ptr() as u64;
+        let seen = ask(self.pinned.as_fd(), 0, address)?;
+        Ok(seen.map(|seen| seen.pinned != 0))
     }
 
     /// Has this thread's process mapped that file at this address? `None`: the kernel does not
@@ -141,7 +172,7 @@ impl Writers {
     }
 }
 
-fn ask(program: BorrowedFd<'_>, thread: u32, address: u64) -> Result<Option<MappedFile>> {
+fn ask(program: BorrowedFd<'_>, thread: u32, address: u64) -> Result<Option<ident_writers>> {
     for _ in 0..TRIES {
         let mut question = ident_writers {
             address,
@@ -150,12 +181,7 @@ fn ask(program: BorrowedFd<'_>, thread: u32, address: u64) -> Result<Option<Mapp
         };
         prog_test_run::syscall(program, &mut question)?;
         match question.found {
-            1 => {
-                return Ok(Some(MappedFile {
-                    inode: question.inode,
-                    is_written: question.writers > 0 || question.shared > 0,
-                }));
-            }
+            1 => return Ok(Some(question)),
             2 => break,
             _ => thread::sleep(PAUSE),
         }
@@ -209,6 +235,77 @@ mod tests {
         // SAFETY: the mapping of before.
         unsafe { munmap(shared, PAGE) }.unwrap();
         assert!(soon(false));
+    }
+
+    /// The kernel writes into a buffer that is registered, whatever becomes of its mapping.
+    #[test]
+    fn root_a_page_that_is_pinned_is_seen() {
+        let writers = Writers::load().unwrap();
+        // tmpfs takes registered buffers of shared mappings, and others may not.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        for pages in [1_usize, 70, 5000] {
+            let path = dir.path().join("file");
+            fs::write(&path, vec![7; pages * PAGE]).unwrap();
+            let file = File::open(&path).unwrap();
+            let mapping = OwnMapping::of(&file).unwrap();
+            let is_pinned = || writers.may_be_pinned(&mapping).unwrap().unwrap();
+            assert!(!is_pinned(), "{pages}");
+            for place in [0, pages / 2, pages - 1] {
+                let Some(ring) = pin_page(&path, place) else {
+                    eprintln!("skipped: buffers of io_uring (probe: io_uring_register)");
+                    return;
+                };
+                assert!(is_pinned(), "page {place} of {pages}");
+                drop(ring);
+                let is_free = (0..1000).any(|_| {
+                    thread::sleep(Duration::from_millis(10));
+                    !is_pinned()
+                });
+                assert!(is_free, "page {place} of {pages}");
+            }
+        }
+    }
+
+    /// Registers this page of a file as a buffer of a ring, and neither maps it nor has it open
+    /// any more; `None`: the kernel refuses it.
+    fn pin_page(path: &std::path::Path, page: usize) -> Option<OwnedFd> {
+        use std::os::fd::{AsRawFd, FromRawFd};
+        const REGISTER_BUFFERS: libc::c_uint = 0; // IORING_REGISTER_BUFFERS of linux/io_uring.h
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let mut params = [0_u64; 15];
+        // SAFETY: a struct io_uring_params has 120 bytes.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr()) };
+        if ring < 0 {
+            return None;
+        }
+        // SAFETY: a descriptor that nobody else has.
+        let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
+        // SAFETY: a shared mapping that nobody reads or writes.
+        let shared = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                (page * PAGE) as u64,
+            )
+        }
+        .unwrap();
+        let buffer = [shared as usize, PAGE];
+        // SAFETY: one struct iovec, which the kernel reads.
+        let registered = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                ring.as_raw_fd(),
+                REGISTER_BUFFERS,
+                buffer.as_ptr(),
+                1,
+            )
+        };
+        // SAFETY: the mapping of before.
+        unsafe { munmap(shared, PAGE) }.unwrap();
+        (registered == 0).then_some(ring)
     }
 
     #[test]

@@ -294,7 +294,8 @@ const MUTABLE: [(&str, &[u32], &[&str]); 12] = [
     ("OrangeFS", &[0x2003_0528], &["pvfs2"]),
 ];
 
-fn kind_of(magic: u32) -> Option<&'static str> {
+/// As [`mutable_kind`] of a file system with this magic number.
+pub fn kind_of(magic: u32) -> Option<&'static str> {
     let found = MUTABLE
         .iter()
         .find(|(_, magics, _)| magics.contains(&magic));

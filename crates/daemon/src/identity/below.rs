@@ -1,22 +1,39 @@
 //! Files of overlays: who has one open or mapped has the file of a layer below, of which the
 //! overlay's own file tells nothing. The kernel is asked about that one.
 
-use std::{fs::File, os::fd::AsRawFd, sync::OnceLock};
+use std::{
+    fs::File,
+    os::fd::AsRawFd,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use weir_bpf::writers::{MappedFile, OwnMapping, Writers};
 
 use super::objects::NoDigest;
 
+/// A load that failed is tried again after this time: there may have been no memory for it.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// `None`: this kernel does not say (before Linux 5.17).
-fn writers() -> Option<&'static Writers> {
-    static WRITERS: OnceLock<Option<Writers>> = OnceLock::new();
-    let load = || {
-        let loaded = Writers::load();
-        loaded
-            .inspect_err(|error| tracing::warn!("files of containers have no SHA-256: {error}"))
-            .ok()
+fn writers() -> Option<Arc<Writers>> {
+    type Loaded = Result<Arc<Writers>, Instant>;
+    static WRITERS: Mutex<Option<Loaded>> = Mutex::new(None);
+    let mut loaded = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_due = match &*loaded {
+        None => true,
+        Some(Ok(_)) => false,
+        Some(Err(at)) => at.elapsed() > AGAIN,
     };
-    WRITERS.get_or_init(load).as_ref()
+    if is_due {
+        let now = Writers::load().inspect_err(|error| {
+            if loaded.is_none() {
+                tracing::warn!("files of overlays have no SHA-256: {error}");
+            }
+        });
+        *loaded = Some(now.map(Arc::new).map_err(|_| Instant::now()));
+    }
+    loaded.as_ref()?.as_ref().ok().cloned()
 }
 
 /// The file below that is read through this one from now on, as long as a lease is held on it.
@@ -32,13 +49,28 @@ fn below(writers: &Writers, file: &File) -> Result<(OwnMapping, MappedFile), NoD
     }
 }
 
-/// Refuses a file of an overlay that somebody writes to in the layer below, as by a mapping from
-/// before the lease. To be asked while the lease is held.
-pub fn refuse_written(file: &File) -> Result<(), NoDigest> {
+/// The file below one of an overlay. To be asked while a lease is held: whoever writes to the file
+/// below then has done so before, as by a mapping, and is seen.
+pub fn of(file: &File) -> Result<MappedFile, NoDigest> {
     let writers = writers().ok_or(NoDigest::Unleased)?;
-    match below(writers, file)?.1.is_written {
-        true => Err(NoDigest::Written),
-        false => Ok(()),
+    Ok(below(&writers, file)?.1)
+}
+
+/// Refuses a file of which pages may be written past any mapping. To be asked while a lease is held,
+/// and after it was seen that nobody has it mapped to write: who could pin a page has done so by
+/// then. Where this kernel does not say (before Linux 5.17) none is refused.
+pub fn refuse_pinned(file: &File) -> Result<(), NoDigest> {
+    let Some(writers) = writers() else {
+        return Ok(());
+    };
+    let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mapping = again.and_then(|file| OwnMapping::of(&file));
+    let mapping = mapping.map_err(|_| NoDigest::Unreadable)?;
+    match writers.may_be_pinned(&mapping) {
+        Ok(Some(false)) => Ok(()),
+        Ok(Some(true)) => Err(NoDigest::Written),
+        Ok(None) => Err(NoDigest::Later),
+        Err(_) => Err(NoDigest::Unleased),
     }
 }
 
@@ -51,7 +83,7 @@ pub fn refuse_other(file: &File, thread: u32, starts: &[u64]) -> Result<(), NoDi
     if !writers.sees_others() {
         return Ok(());
     }
-    let (_mapping, below) = below(writers, file)?;
+    let (_mapping, below) = below(&writers, file)?;
     for start in starts {
         match writers.has_mapped(thread, *start, &below) {
             Ok(Some(true)) => {}

@@ -12,8 +12,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{AtFlags, CWD, StatxFlags, makedev, statx},
+};
 use weir_identity::hash::is_mutable_type;
+
+use super::objects::memory_device;
 
 /// Bytes of a list of mounts that are read, some ten thousand mounts: any user may have such a
 /// list who has a user namespace.
@@ -32,6 +37,8 @@ pub struct RemoteMounts {
     is_cut: bool,
     /// Where each is mounted, and where others are: the longest one holds a path.
     points: Vec<(PathBuf, bool)>,
+    /// The mounts by their numbers: do others hold what is there?
+    numbers: BTreeMap<u64, bool>,
     /// The overlays, by the number of the mount: the device of each.
     overlays: BTreeMap<u64, (u32, u32)>,
     /// Only somebody who may mount anything on this host can have mounted them.
@@ -89,7 +96,10 @@ impl RemoteMounts {
             let whole = text.iter().rposition(|byte| *byte == b'\n');
             text.truncate(whole.map_or(0, |end| end + 1));
         }
-        let mounts = Self::parse(&text);
+        // What somebody has mounted who has a user namespace may have a file system below that he
+        // holds himself.
+        let trusted = (!is_by_root).then(|| Self::here().overlays.values().copied().collect());
+        let mounts = Self::parse(&text, trusted.as_ref());
         Self {
             is_by_root,
             is_cut,
@@ -97,7 +107,8 @@ impl RemoteMounts {
         }
     }
 
-    fn parse(list: &[u8]) -> Self {
+    /// `trusted`: the devices of overlays that count as others do; `None`: all of them.
+    fn parse(list: &[u8], trusted: Option<&BTreeSet<(u32, u32)>>) -> Self {
         let mut mounts = Self::default();
         for line in list.split(|byte| *byte == b'\n') {
             // 36 35 98:0 /root /point options optional... - type source options
@@ -108,12 +119,16 @@ impl RemoteMounts {
             let (Some(device), Some(point), Some(kind)) = (device, point, kind) else {
                 continue;
             };
+            let mut is_remote = is_mutable_type(kind);
             if kind == b"overlay"
                 && let (Some(number), Some(device)) = (whole(number), numbers(device, 10))
             {
                 mounts.overlays.insert(number, device);
+                is_remote = trusted.is_some_and(|trusted| !trusted.contains(&device));
             }
-            let is_remote = is_mutable_type(kind);
+            if let Some(number) = whole(number) {
+                mounts.numbers.insert(number, is_remote);
+            }
             mounts.points.push((
                 PathBuf::from(OsStr::from_bytes(&unescaped(point))),
                 is_remote,
@@ -137,6 +152,27 @@ impl RemoteMounts {
         numbers(device, 16).is_some_and(|device| {
             self.devices.contains(&device) || self.is_cut && !self.local.contains(&device)
         })
+    }
+
+    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? Its file system
+    /// is not asked (`AT_STATX_DONT_SYNC`). `None`: there is none. Of a mount that is in neither list,
+    /// as one that was taken out of the tree, the device has to be in one.
+    pub fn hold(&self, link: &Path) -> Option<bool> {
+        let about = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID).ok()?;
+        let is_told = about.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        let here = Self::here();
+        let lists = [self, &*here];
+        let mut by_number = lists
+            .iter()
+            .filter_map(|list| list.numbers.get(&about.stx_mnt_id));
+        if let Some(is_remote) = by_number.next().filter(|_| is_told) {
+            return Some(*is_remote);
+        }
+        let device = (about.stx_dev_major, about.stx_dev_minor);
+        let is_memory = memory_device() == Some(makedev(device.0, device.1));
+        let is_remote = lists.iter().any(|list| list.devices.contains(&device));
+        let is_local = is_memory || lists.iter().any(|list| list.local.contains(&device));
+        Some(is_remote || !is_local)
     }
 
     /// Has a file of an overlay what root has put there? Whoever has a user namespace mounts an
@@ -218,7 +254,7 @@ mod tests {
             37 36 0:46 / /srv/remote\\040share/local rw - tmpfs tmpfs rw\n\
             38 22 0:47 / /mnt rw - fuse.bindfs /usr rw\n\
             torn 22 0";
-        let mounts = RemoteMounts::parse(list);
+        let mounts = RemoteMounts::parse(list, None);
         for (device, is) in [
             ("00:2d", true),
             ("00:2f", true),
@@ -239,8 +275,14 @@ mod tests {
         }
         let layers = b"50 22 0:61 / /merged rw - overlay overlay rw,lowerdir=a\n\
             51 50 0:62 / /x rw - tmpfs tmpfs rw\n";
-        let layers = RemoteMounts::parse(layers);
+        let layers = RemoteMounts::parse(layers, None);
         assert_eq!(layers.overlays, BTreeMap::from([(50, (0, 61))]));
+        assert!(!layers.hold_device(b"00:3d") && !layers.hold_path(Path::new("/merged/a")));
+        let own = b"50 22 0:61 / /merged rw - overlay overlay rw,lowerdir=a\n\
+            51 22 0:62 / /other rw - overlay overlay rw,lowerdir=b\n";
+        let own = RemoteMounts::parse(own, Some(&BTreeSet::from([(0, 62)])));
+        assert!(own.hold_device(b"00:3d") && own.hold_path(Path::new("/merged/a")));
+        assert!(!own.hold_device(b"00:3e") && !own.hold_path(Path::new("/other/a")));
         // Cut in the line of /mnt: what is behind it may be anywhere.
         let at_most = list.len() as u64 - 40;
         let cut = RemoteMounts::read(&list[..], true, at_most);
@@ -256,7 +298,7 @@ mod tests {
         assert!(cut.hold_path(Path::new("/usr/bin/curl")));
         assert!(!RemoteMounts::read(&list[..], true, list.len() as u64 + 1).is_cut);
         assert!(RemoteMounts::of(u32::MAX).hold_device(b"fe:00"), "nobody's");
-        let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n");
+        let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n", None);
         assert!(!local.hold_path(Path::new("/")));
     }
 
@@ -273,7 +315,18 @@ mod tests {
         assert!(!before.hold_path(&path));
         assert!(RemoteMounts::here().hold_path(&path));
         assert!(RemoteMounts::of(std::process::id()).hold_path(&path));
-        drop(remote);
+        // By the file itself, though it answers nothing and its mount is in no list any more.
+        let file = File::open(&path).unwrap();
+        let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        assert_eq!(RemoteMounts::here().hold(&link), Some(true));
+        let point = path.parent().unwrap();
+        rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
+        remote.hold(true);
+        assert_eq!(RemoteMounts::here().hold(&link), Some(true));
+        remote.hold(false);
+        assert_eq!(before.hold(Path::new("/proc/self/exe")), Some(false));
+        assert_eq!(before.hold(Path::new("/proc/self/fd/100000")), None);
+        drop((file, remote));
         assert!(!RemoteMounts::here().hold_path(&path));
     }
 }

@@ -235,8 +235,18 @@ impl Objects {
         // What is sealed is written by nobody.
         let is_sealed = is_memory(&file, &about);
         let mut writers = Writers::of(&about);
+        let is_overlay = hash::is_overlay(&file);
+        // Of who writes to the file below nobody is told.
+        if is_overlay && !writers.is_root_alone {
+            return Err(NoDigest::Unleased);
+        }
+        // Root of a container is root by number, and a store through a mapping leaves no time stamp
+        // on tmpfs, which may be below an overlay.
+        if is_overlay || is_tmpfs(&file) {
+            writers.is_root_alone = false;
+        }
         if self.is_on_loop(&about) {
-            if is_image_of_others(&about) {
+            if is_image_of_others(about.dev()) {
                 return Err(NoDigest::Untrusted);
             }
             // The device has another image next, and who has made that one gives a file in it all
@@ -257,10 +267,6 @@ impl Objects {
         // Before a byte is asked for, which may never come.
         if hash::mutable_kind(&file).is_some() {
             return Err(NoDigest::Untrusted);
-        }
-        // Of who writes to the file below nobody is told.
-        if hash::is_overlay(&file) && !writers.is_root_alone {
-            return Err(NoDigest::Unleased);
         }
         let limits = Limits::default();
         let now = Instant::now();
@@ -368,7 +374,17 @@ impl Objects {
     fn lease_of(&mut self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
         let lease = leased(file)?;
         if hash::is_overlay(file) {
-            below::refuse_written(file)?;
+            let below = below::of(file)?;
+            let is_image = is_on_loop(below.device) && is_image_of_others(below.device);
+            if hash::kind_of(below.magic).is_some() || is_image {
+                return Err(NoDigest::Untrusted);
+            }
+            if below.is_written {
+                return Err(NoDigest::Written);
+            }
+        }
+        if !writers.is_root_alone {
+            below::refuse_pinned(file)?;
         }
         match lease {
             _ if writers.is_root_alone => Ok(lease),
@@ -386,7 +402,10 @@ impl Objects {
         if writers.is_root_alone {
             return !self.is_full();
         }
-        let share = (self.most_leases / OWNERS).max(1);
+        let share = match writers.owner {
+            0 => self.most_leases,
+            _ => (self.most_leases / OWNERS).max(1),
+        };
         let has = self.by_owner.get(&writers.owner).copied().unwrap_or(0);
         let of_others: usize = self.by_owner.values().sum();
         has < share && (!self.is_full() || of_others < self.leases)
@@ -523,7 +542,7 @@ impl Objects {
         match self.device {
             Some((device, is, at)) if device == about.dev() && at.elapsed() < DEVICE_HOLDS => is,
             _ => {
-                let is = is_on_loop(about);
+                let is = is_on_loop(about.dev());
                 self.device = Some((about.dev(), is, Instant::now()));
                 is
             }
@@ -543,34 +562,31 @@ impl Begun {
     }
 }
 
-/// The directory of a file's device in sysfs.
-fn device_of(about: &fs::Metadata) -> PathBuf {
-    let (major, minor) = (
-        rustix::fs::major(about.dev()),
-        rustix::fs::minor(about.dev()),
-    );
+/// The directory of a device in sysfs.
+fn path_of(device: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
 }
 
-/// Does it lie on a loop device, or on a partition of one, which has another number?
-fn is_on_loop(about: &fs::Metadata) -> bool {
-    match rustix::fs::major(about.dev()) {
+/// Is it a loop device, or a partition of one, which has another number?
+fn is_on_loop(device: u64) -> bool {
+    match rustix::fs::major(device) {
         LOOP_MAJOR => true,
         PARTITION_MAJOR => {
-            let at = device_of(about);
+            let at = path_of(device);
             LOOPS.iter().any(|below| at.join(below).exists())
         }
         _ => false,
     }
 }
 
-/// Is this file of a loop device in an image that others than root can write to? What they
+/// Is this loop device an image that others than root can write to? What they
 /// write there changes it, and nobody is told.
 ///
 /// By the kernel's word for the file of the image (loop(4)), and not by the name that sysfs has
 /// of it, which whoever opened it may have chosen in mounts of his own.
-fn is_image_of_others(about: &fs::Metadata) -> bool {
-    let at = device_of(about);
+fn is_image_of_others(device: u64) -> bool {
+    let at = path_of(device);
     let name = LOOPS.iter().find_map(|below| {
         let loops = fs::canonicalize(at.join(below)).ok()?;
         Some(loops.parent()?.file_name()?.to_owned())
@@ -594,7 +610,10 @@ fn is_image_of_others(about: &fs::Metadata) -> bool {
     };
     let is_this =
         loop_image(&device).is_some_and(|(dev, inode)| (dev, inode) == (about.dev(), about.ino()));
-    !is_this || !Writers::of(&about).is_root_alone || is_on_loop(&about) || hash::is_overlay(&image)
+    !is_this
+        || !Writers::of(&about).is_root_alone
+        || is_on_loop(about.dev())
+        || hash::is_overlay(&image)
 }
 
 /// A lease; none: its file system has none.
@@ -617,19 +636,29 @@ fn stands(file: &FileKey) -> bool {
     now.is_ok_and(|now| changed + STANDS <= now)
 }
 
+/// `TMPFS_MAGIC` of linux/magic.h.
+const TMPFS: u32 = 0x0102_1994;
+
+fn is_tmpfs(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == TMPFS)
+}
+
+/// The device of memfd and shared memory, on a mount of the kernel's own.
+pub fn memory_device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let made = memfd_create(c"weir", MemfdFlags::CLOEXEC).map(File::from);
+        made.ok()?.metadata().ok().map(|made| made.dev())
+    })
+}
+
 /// Does the file lie in memory, on a mount of the kernel's own (memfd, shared memory of System V,
 /// MAP_SHARED | MAP_ANONYMOUS)? Of these the kernel does not count who can write: it gives a read
 /// lease beside a writer, and a store to a page that is dirty leaves no time stamp.
 fn is_memory(file: &File, about: &fs::Metadata) -> bool {
-    // linux/magic.h
-    const TMPFS: u32 = 0x0102_1994;
-    const HUGETLBFS: u32 = 0x9584_58f6;
-    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
-    let device = DEVICE.get_or_init(|| {
-        let made = memfd_create(c"weir", MemfdFlags::CLOEXEC).map(File::from);
-        made.ok()?.metadata().ok().map(|made| made.dev())
-    });
-    if *device == Some(about.dev()) {
+    const HUGETLBFS: u32 = 0x9584_58f6; // linux/magic.h
+    let device = memory_device();
+    if device == Some(about.dev()) {
         return true;
     }
     // What has a name was opened by it, and its writers are counted.

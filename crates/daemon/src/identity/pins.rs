@@ -507,7 +507,8 @@ fn executables_of(
             continue;
         };
         // Whoever holds a file elsewhere is not waited for: what is read of it does not count.
-        if RemoteMounts::of(pid).hold_path(&link) {
+        let mounts = RemoteMounts::of(pid);
+        if mounts.hold_path(&link) || mounts.hold(&exe) == Some(true) {
             continue;
         }
         let Ok(file) = hash::open(&exe) else {

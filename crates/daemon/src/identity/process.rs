@@ -174,7 +174,7 @@ fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<
     let mut known: BTreeMap<(FileKey, bool), usize> = BTreeMap::new();
     for mapping in mappings {
         let at = proc.join("map_files").join(&mapping.range);
-        let is_remote = remote.hold_device(&mapping.device);
+        let is_remote = remote.hold_device(&mapping.device) || remote.hold(&at) == Some(true);
         let about = (!is_remote).then(|| fs::metadata(&at).ok()).flatten();
         let opened = match &about {
             None if !shown.insert((mapping.device.clone(), mapping.inode.clone())) => continue,
@@ -329,9 +329,11 @@ pub(super) fn read(
     };
     let exe = fs::read_link(proc.join("exe")).ok();
     let remote = RemoteMounts::of(thread);
+    let is_exe_remote = remote.hold(&proc.join("exe")) == Some(true);
     let is_exe_remote = exe.as_ref().is_some_and(|exe| {
         let mapped = mappings.iter().find(|mapping| mapping.path == *exe);
         match mapped {
+            _ if is_exe_remote => true,
             Some(mapping) => remote.hold_device(&mapping.device),
             None => remote.hold_path(exe),
         }
