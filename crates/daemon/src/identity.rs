@@ -32,6 +32,7 @@ mod replaced;
 mod restless;
 mod review;
 mod round;
+mod share;
 mod short_lived;
 mod signers;
 mod state;
@@ -97,7 +98,7 @@ use programs::Programs;
 use prompt::Prompts;
 pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
 use queue::QueueLevel;
-use replaced::NamedFiles;
+use replaced::{MAX_WATCHED, NamedFiles};
 pub use replaced::{PackageRecord, Replaced};
 use restless::Restless;
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
@@ -1107,15 +1108,23 @@ impl Apps {
             state.identity.adopt_sockets()?;
             self.alerts.clear(ABOUT_EVENTS);
         }
-        match state.programs.evicted() {
-            0 => self.alerts.clear(ABOUT_ROOM),
-            evicted => self.alerts.raise(
-                ABOUT_ROOM,
-                format!(
-                    "{evicted} programs were forgotten, for {} are known at a time: they are identified anew when they send",
-                    kernel::MAX_IDENTITIES
-                ),
-            ),
+        let mut no_room = Vec::new();
+        let evicted = state.programs.evicted();
+        if evicted > 0 {
+            no_room.push(format!(
+                "{evicted} programs were forgotten, for {} are known at a time: they are identified anew when they send",
+                kernel::MAX_IDENTITIES
+            ));
+        }
+        let unwatched = state.files.unwatched();
+        if unwatched > 0 {
+            no_room.push(format!(
+                "files of programs that rules name were not watched {unwatched} times, for {MAX_WATCHED} are, those of one user a quarter of them: nobody is told when others are put in their places"
+            ));
+        }
+        match no_room.is_empty() {
+            true => self.alerts.clear(ABOUT_ROOM),
+            false => self.alerts.raise(ABOUT_ROOM, no_room.join("; ")),
         }
         let refused = state.objects.refused();
         if refused != state.refused_leases {

@@ -138,7 +138,7 @@ pub fn path(path: &Path, limits: Limits) -> Result<Hashed, HashError> {
 /// # Errors
 /// See [`HashError`].
 pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
-    read(file, limits, |_| ())
+    read(file, Reading::begin(file, limits.bytes)?, limits.time).map(|(hashed, _)| hashed)
 }
 
 /// The same, and the MD5 of what was read, as records of packages have it: of one pass, so that
@@ -147,15 +147,15 @@ pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
 /// # Errors
 /// See [`HashError`].
 pub fn file_with_md5(file: &File, limits: Limits) -> Result<(Hashed, [u8; 16]), HashError> {
-    let mut md5 = Md5::new();
-    let hashed = read(file, limits, |portion| md5.update(portion))?;
-    Ok((hashed, md5.finalize().into()))
+    let reading = Reading::begin(file, limits.bytes)?.with_md5();
+    let (hashed, reading) = read(file, reading, limits.time)?;
+    Ok((hashed, reading.md5().unwrap_or_default()))
 }
 
-fn read(file: &File, limits: Limits, also: impl FnMut(&[u8])) -> Result<Hashed, HashError> {
-    let mut reading = Reading::begin(file, limits.bytes)?;
-    let hashed = reading.go_on_with(file, limits.time, also)?;
-    hashed.ok_or(HashError::TooSlow(limits.time))
+fn read(file: &File, mut reading: Reading, time: Duration) -> Result<(Hashed, Reading), HashError> {
+    let hashed = reading.go_on(file, time)?;
+    let hashed = hashed.ok_or(HashError::TooSlow(time))?;
+    Ok((hashed, reading))
 }
 
 /// A file that is read for its digest a while at a time, as one that is large.
@@ -164,6 +164,7 @@ pub struct Reading {
     stat: fs::Metadata,
     mutable: Option<&'static str>,
     hasher: Sha256,
+    md5: Option<Md5>,
     at: u64,
     spent: Duration,
 }
@@ -184,10 +185,33 @@ impl Reading {
         Ok(Self {
             mutable: mutable_kind(file),
             hasher: Sha256::new(),
+            md5: None,
             at: 0,
             spent: Duration::ZERO,
             stat,
         })
+    }
+
+    /// The same, which has not been read on yet, with the MD5 beside.
+    pub fn with_md5(self) -> Self {
+        let md5 = Some(Md5::new());
+        Self { md5, ..self }
+    }
+
+    /// The file, as it was when this began.
+    pub fn file(&self) -> FileKey {
+        FileKey::of(&self.stat)
+    }
+
+    /// Has it the MD5 beside?
+    pub fn has_md5(&self) -> bool {
+        self.md5.is_some()
+    }
+
+    /// The MD5 of what was read so far, if it was asked for: of the same bytes as the digest.
+    pub fn md5(&self) -> Option<[u8; 16]> {
+        let md5 = self.md5.clone()?;
+        Some(md5.finalize().into())
     }
 
     /// How long was read so far.
@@ -200,15 +224,6 @@ impl Reading {
     /// # Errors
     /// [`HashError::Io`] and [`HashError::Changed`].
     pub fn go_on(&mut self, file: &File, time: Duration) -> Result<Option<Hashed>, HashError> {
-        self.go_on_with(file, time, |_| ())
-    }
-
-    fn go_on_with(
-        &mut self,
-        file: &File,
-        time: Duration,
-        mut also: impl FnMut(&[u8]),
-    ) -> Result<Option<Hashed>, HashError> {
         const PORTION: usize = 256 << 10;
         let begin = Instant::now();
         let mut portion = vec![0; PORTION];
@@ -225,7 +240,9 @@ impl Reading {
                 return Err(HashError::Changed);
             }
             self.hasher.update(&portion[..read]);
-            also(&portion[..read]);
+            if let Some(md5) = &mut self.md5 {
+                md5.update(&portion[..read]);
+            }
             if begin.elapsed() > time {
                 self.spent += begin.elapsed();
                 return Ok(None);
@@ -333,6 +350,30 @@ mod tests {
             (million.to_owned(), 1_000_000)
         );
         assert_eq!(all.trusted(), Some(all.digest));
+    }
+
+    #[test]
+    fn both_digests_of_a_file_are_found_a_while_at_a_time() {
+        let file = written(&vec![b'a'; 1_000_000]);
+        let mut reading = Reading::begin(file.as_file(), 1_000_000)
+            .unwrap()
+            .with_md5();
+        let mut whiles = 0;
+        let hashed = loop {
+            whiles += 1;
+            let read = reading.go_on(file.as_file(), Duration::ZERO).unwrap();
+            if let Some(hashed) = read {
+                break hashed;
+            }
+        };
+        assert!(whiles > 3, "{whiles}");
+        assert_eq!(hashed, path(file.path(), Limits::default()).unwrap());
+        // md5sum of the same.
+        let md5 = 0x7707_d6ae_4e02_7c70_eea2_a935_c229_6f21_u128.to_be_bytes();
+        assert_eq!(reading.md5(), Some(md5));
+        assert_eq!(reading.file(), hashed.file);
+        let whole = file_with_md5(file.as_file(), Limits::default()).unwrap();
+        assert_eq!(whole, (hashed, md5));
     }
 
     #[test]

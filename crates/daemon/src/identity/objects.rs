@@ -275,7 +275,9 @@ impl Objects {
             return Err(NoDigest::Later);
         }
         let before = self.readings.remove(&id);
-        let before = before.filter(|begun| !begun.is_broken() && !self.wants_md5);
+        let wants_md5 = self.wants_md5;
+        let before =
+            before.filter(|begun| !begun.is_broken() && (!wants_md5 || begun.reading.has_md5()));
         let (mut reading, lease) = match before {
             Some(begun) => (begun.reading, begun.lease),
             // Also where there is no room to keep it: nothing else tells of a writer who has the
@@ -286,18 +288,16 @@ impl Objects {
                     false => self.lease_of(&file, writers)?,
                 };
                 let reading = Reading::begin(&file, limits.bytes);
-                (reading.map_err(|error| self.fail(id, error))?, lease)
+                let reading = reading.map_err(|error| self.fail(id, error))?;
+                match wants_md5 {
+                    true => (reading.with_md5(), lease),
+                    false => (reading, lease),
+                }
             }
         };
         let rest = limits.time.saturating_sub(reading.spent());
         let time = left.map_or(rest, |left| left.min(rest));
-        let hashed = match self.wants_md5 {
-            false => reading.go_on(&file, time),
-            true => hash::file_with_md5(&file, Limits { time, ..limits }).map(|(hashed, md5)| {
-                self.md5 = Some(md5);
-                Some(hashed)
-            }),
-        };
+        let hashed = reading.go_on(&file, time);
         self.spent += now.elapsed();
         let hashed = match hashed {
             Ok(Some(hashed)) => hashed,
@@ -305,10 +305,12 @@ impl Objects {
                 self.keep_begun(id, reading, lease);
                 return Err(NoDigest::Later);
             }
-            Err(HashError::TooSlow(time)) if time < limits.time => return Err(NoDigest::Later),
             Ok(None) => return Err(self.fail(id, HashError::TooSlow(limits.time))),
             Err(error) => return Err(self.fail(id, error)),
         };
+        if wants_md5 {
+            self.md5 = reading.md5();
+        }
         let digest = hashed.trusted().ok_or(NoDigest::Untrusted)?;
         if hashed.file != id || lease.as_ref().is_some_and(Lease::is_broken) {
             return Err(NoDigest::Written);

@@ -13,19 +13,28 @@ use std::{
 use serde::Serialize;
 use weir_identity::{
     Criterion, Digest, Program, Rule,
-    hash::{self, FileKey},
+    hash::{self, FileKey, HashError, Limits, Reading},
     packages::{self, PackedDigest, Recorded, Records, Written},
 };
 
-use super::{facts::digest_of, objects::Objects};
+use super::{
+    facts::digest_of,
+    objects::{NoDigest, Objects},
+    share::{self, OWNERS, owner_of},
+};
 
-/// How often it is looked whether the files are the same, and where rules follow upgrades.
+/// How often it is looked whether the files are the same, and where rules follow upgrades or a
+/// file was read in part.
 const LOOK: Duration = Duration::from_secs(10);
 const LOOK_TO_FOLLOW: Duration = Duration::from_secs(2);
 /// So many files are looked up in the records at once, which are read once for all of them.
 const MAX_ASKED: usize = 32;
-/// So many files are watched; those that come then are not.
-const MAX_WATCHED: usize = 4096;
+/// So long files are read in one look, for everybody waits meanwhile; of more the next look reads
+/// on.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
+/// So many files are watched; those that come then are not. Paths at which one user can put files
+/// have a share, but for those that the configuration names.
+pub(super) const MAX_WATCHED: usize = 4096;
 /// So long a file is compared with the record of it: one that takes longer differs.
 const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -107,9 +116,13 @@ impl PackageRecord {
 struct Watched {
     rule: Arc<str>,
     digest: Digest,
+    /// Who can put other files there; root, where the configuration names the path.
+    owner: u32,
     /// The file that was found there last.
     file: Option<FileKey>,
     replaced: Option<Replaced>,
+    /// The file was compared with its record in part.
+    compared: Option<Reading>,
 }
 
 /// The files that are watched.
@@ -117,6 +130,11 @@ struct Watched {
 pub(super) struct NamedFiles {
     by_path: BTreeMap<PathBuf, Watched>,
     looked: Instant,
+    /// The path that was looked at last, and whether there was no time for others.
+    last: Option<PathBuf>,
+    is_unfinished: bool,
+    /// How often a file was not watched for want of room.
+    unwatched: u64,
     /// Paths at which another file was found than the one that was looked at last.
     fresh: Vec<PathBuf>,
     records: Records,
@@ -151,15 +169,36 @@ fn names_content(rule: &Rule) -> bool {
 /// A file that was read, and its digests; no MD5: nothing was read, for it was known.
 type Read = (FileKey, Digest, Option<[u8; 16]>);
 
-/// Is this file the one on record? `None`: it is there no more.
-fn agrees(path: &Path, recorded: &Recorded, (read, sha256, md5): Read) -> Option<bool> {
+/// Is this file the one on record? `None`: it is there no more, or there was no time to read it
+/// until `end`, and it is read on next time.
+fn agrees(
+    path: &Path,
+    recorded: &Recorded,
+    (read, sha256, md5): Read,
+    compared: &mut Option<Reading>,
+    end: Instant,
+) -> Option<bool> {
     if md5.is_some() || matches!(recorded.digest, PackedDigest::Sha256(_)) {
         return Some(recorded.is_of(sha256, md5.unwrap_or_default()));
     }
+    let before = compared.take().filter(|reading| reading.file() == read);
     let file = hash::open(path).ok()?;
-    let agrees = packages::is_as_recorded(&file, recorded, COMPARED_WITHIN).unwrap_or(false);
-    let is_same = FileKey::of(&file.metadata().ok()?) == read;
-    is_same.then_some(agrees)
+    if FileKey::of(&file.metadata().ok()?) != read {
+        return None;
+    }
+    let begin = || Reading::begin(&file, Limits::default().bytes).map(Reading::with_md5);
+    let Ok(mut reading) = before.map_or_else(begin, Ok) else {
+        return Some(false);
+    };
+    match reading.go_on(&file, end.saturating_duration_since(Instant::now())) {
+        Ok(Some(_)) => Some(recorded.is_of(sha256, reading.md5()?)),
+        Ok(None) if reading.spent() < COMPARED_WITHIN => {
+            *compared = Some(reading);
+            None
+        }
+        Err(HashError::Changed) => None,
+        Ok(None) | Err(_) => Some(false),
+    }
 }
 
 impl NamedFiles {
@@ -168,27 +207,40 @@ impl NamedFiles {
         Self {
             by_path: BTreeMap::new(),
             looked: now,
+            last: None,
+            is_unfinished: false,
+            unwatched: 0,
             fresh: Vec::new(),
             records: Records::default(),
             written: None,
         }
     }
 
-    fn watch(&mut self, path: &Path, digest: Digest, rule: &Arc<str>) {
+    /// `owner`: who can put other files there; it is asked of a path that is not watched yet.
+    fn watch(&mut self, path: &Path, digest: Digest, rule: &Arc<str>, owner: impl FnOnce() -> u32) {
         if let Some(known) = self.by_path.get_mut(path) {
             if known.digest != digest {
-                (known.digest, known.file, known.replaced) = (digest, None, None);
+                known.digest = digest;
+                (known.file, known.replaced, known.compared) = (None, None, None);
             }
             known.rule.clone_from(rule);
-        } else if self.by_path.len() < MAX_WATCHED {
-            let watched = Watched {
-                rule: rule.clone(),
-                digest,
-                file: None,
-                replaced: None,
-            };
-            self.by_path.insert(path.to_owned(), watched);
+            return;
         }
+        let owner = owner();
+        let owners = self.by_path.values().map(|watched| watched.owner);
+        if !share::has_room(MAX_WATCHED, owners, owner) {
+            self.unwatched += 1;
+            return;
+        }
+        let watched = Watched {
+            rule: rule.clone(),
+            digest,
+            owner,
+            file: None,
+            replaced: None,
+            compared: None,
+        };
+        self.by_path.insert(path.to_owned(), watched);
     }
 
     /// Other rules are in force: what they name by path is watched, and what none of them
@@ -199,9 +251,10 @@ impl NamedFiles {
         for watched in self.by_path.values_mut() {
             watched.file = None;
         }
+        self.unwatched = 0;
         for rule in rules {
             for pinned in rule.pinned() {
-                self.watch(&pinned.path, pinned.digest, &rule.name);
+                self.watch(&pinned.path, pinned.digest, &rule.name, || 0);
             }
         }
     }
@@ -214,7 +267,7 @@ impl NamedFiles {
             .iter()
             .filter(|rule| names_content(rule) && rule.is_about(program));
         if let Some(rule) = about.next() {
-            self.watch(&exe.path, digest, &rule.name);
+            self.watch(&exe.path, digest, &rule.name, || owner_of(&exe.path));
         }
     }
 
@@ -226,7 +279,7 @@ impl NamedFiles {
         rules: &[Rule],
         objects: &mut Objects,
     ) -> bool {
-        let every = match follows {
+        let every = match follows || self.is_unfinished {
             true => LOOK_TO_FOLLOW,
             false => LOOK,
         };
@@ -245,7 +298,7 @@ impl NamedFiles {
         let written = Some(self.records.written());
         let is_news = self.written.is_some() && self.written != written;
         self.written = written;
-        let mut asked: Vec<(PathBuf, FileKey, Option<Read>)> = Vec::new();
+        let mut changed: Vec<(PathBuf, FileKey)> = Vec::new();
         for (path, watched) in &mut self.by_path {
             let is_off_record =
                 |replaced: &Replaced| !matches!(replaced.record, PackageRecord::Agrees(_));
@@ -258,37 +311,37 @@ impl NamedFiles {
                 continue;
             };
             let file = FileKey::of(&about);
-            if watched.file == Some(file) || asked.len() == MAX_ASKED {
-                continue;
+            if watched.file != Some(file) {
+                changed.push((path.clone(), file));
             }
-            let is = match objects.digest_and_md5(path) {
-                Ok((_, digest, _)) if digest == watched.digest || named.contains(&digest) => {
-                    self.fresh.push(path.clone());
-                    (watched.file, watched.replaced) = (Some(file), None);
-                    continue;
-                }
-                Ok((read, digest, md5)) => Some((read, digest, md5)),
-                // Later.
-                Err(why) if why.is_for_now() => continue,
-                Err(_) => None,
-            };
-            asked.push((path.clone(), file, is));
         }
+        let end = Instant::now() + LOOK_WITHIN;
+        let asked = self.read(changed, &named, objects, end);
+        objects.bound(None);
         if asked.is_empty() {
             return;
         }
         let files = asked.iter().filter(|(_, _, is)| is.is_some());
         let files: Vec<_> = files.map(|(path, ..)| path.as_path()).collect();
         let (mut records, _) = self.records.of(&files);
+        // Behind the records, which take a while of their own.
+        let end = Instant::now() + LOOK_WITHIN;
         for (path, mut file, is) in asked {
+            let Some(watched) = self.by_path.get_mut(&path) else {
+                continue;
+            };
             let (mut digest, mut record, mut by) = (None, PackageRecord::None, None);
             if let Some((read, sha256, md5)) = is {
                 // If it is another one than was there a moment ago, that one is looked at again.
                 (digest, file) = (Some(sha256), read);
                 if let Some(recorded) = records.remove(&path) {
-                    record = match agrees(&path, &recorded, (read, sha256, md5)) {
-                        // It was exchanged meanwhile, and is looked at again.
-                        None => continue,
+                    let read = (read, sha256, md5);
+                    record = match agrees(&path, &recorded, read, &mut watched.compared, end) {
+                        // It was exchanged meanwhile, or is read on: it is looked at again.
+                        None => {
+                            self.is_unfinished = true;
+                            continue;
+                        }
                         Some(true) => {
                             by = Some(recorded.kind());
                             PackageRecord::Agrees(recorded.package)
@@ -297,19 +350,95 @@ impl NamedFiles {
                     };
                 }
             }
-            if let Some(watched) = self.by_path.get_mut(&path) {
-                watched.file = Some(file);
-                watched.replaced = Some(Replaced {
-                    path: path.clone(),
-                    rule: watched.rule.clone(),
-                    was: watched.digest,
-                    is: digest,
-                    record,
-                    by,
-                });
-                self.fresh.push(path);
-            }
+            watched.file = Some(file);
+            watched.replaced = Some(Replaced {
+                path: path.clone(),
+                rule: watched.rule.clone(),
+                was: watched.digest,
+                is: digest,
+                record,
+                by,
+            });
+            self.fresh.push(path);
         }
+    }
+
+    /// Reads these files as far as there is time; the answer: those that are others than rules
+    /// name. At first each user but root has a part of the time for his, for he can put in their
+    /// places what is long to read; and what no look has come to is the first of the next one.
+    fn read(
+        &mut self,
+        mut changed: Vec<(PathBuf, FileKey)>,
+        named: &BTreeSet<Digest>,
+        objects: &mut Objects,
+        end: Instant,
+    ) -> Vec<(PathBuf, FileKey, Option<Read>)> {
+        let last = self.last.take();
+        let is_before = |path: &Path| last.as_deref().is_some_and(|last| path <= last);
+        let next = changed.partition_point(|(path, _)| is_before(path));
+        changed.rotate_left(next);
+        self.last = last.filter(|_| !changed.is_empty());
+        self.is_unfinished = false;
+        let mut asked = Vec::new();
+        let mut by_owner: BTreeMap<u32, (usize, Duration)> = BTreeMap::new();
+        for has_shares in [true, false] {
+            let mut left = Vec::new();
+            for (path, file) in std::mem::take(&mut changed) {
+                let now = Instant::now();
+                if asked.len() == MAX_ASKED || now >= end {
+                    self.is_unfinished = true;
+                    return asked;
+                }
+                let owner = owner_of(&path);
+                let (count, spent) = by_owner.entry(owner).or_default();
+                let mut until = end;
+                if has_shares && owner != 0 {
+                    let rest = (LOOK_WITHIN / OWNERS as u32).saturating_sub(*spent);
+                    if rest.is_zero() || *count == MAX_ASKED / OWNERS {
+                        left.push((path, file));
+                        continue;
+                    }
+                    until = end.min(now + rest);
+                }
+                if has_shares {
+                    self.last = Some(path.clone());
+                }
+                objects.bound(Some(until));
+                let before = objects.spent();
+                let found = objects.digest_and_md5(&path);
+                *spent += objects.spent() - before;
+                let watched = self.by_path.get_mut(&path);
+                let is = match found {
+                    Ok((_, digest, _))
+                        if named.contains(&digest)
+                            || watched.as_ref().is_some_and(|is| is.digest == digest) =>
+                    {
+                        if let Some(watched) = watched {
+                            (watched.file, watched.replaced) = (Some(file), None);
+                        }
+                        self.fresh.push(path);
+                        continue;
+                    }
+                    Ok(read) => Some(read),
+                    Err(NoDigest::Later) => {
+                        left.push((path, file));
+                        continue;
+                    }
+                    Err(why) if why.is_for_now() => continue,
+                    Err(_) => None,
+                };
+                *count += 1;
+                asked.push((path, file, is));
+            }
+            changed = left;
+        }
+        self.is_unfinished = !changed.is_empty();
+        asked
+    }
+
+    /// How often a file was not watched because its owner, or all of them, have too many.
+    pub fn unwatched(&self) -> u64 {
+        self.unwatched
     }
 
     /// The paths that are watched.
@@ -467,9 +596,127 @@ mod tests {
             (&PackageRecord::None, None)
         );
         files.records = Records::of_dpkg(dir.path());
+        let recorded = PackageRecord::Agrees("tool".to_owned());
+        while files.replaced().next().unwrap().record != recorded {
+            files.look_now(&rules, &mut objects);
+        }
+    }
+
+    /// Everybody waits while a file is read: a long one, which takes no room on a disk, is read a
+    /// while at a time, and so is what its record is compared with.
+    #[test]
+    fn a_long_file_in_the_place_of_a_named_one_is_read_a_while_at_a_time() {
+        const LENGTH: u64 = 512 << 20;
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tool");
+        File::create(&path).unwrap().set_len(LENGTH).unwrap();
+        let pinned = weir_identity::Pinned {
+            path: path.clone(),
+            digest: Digest([1; 32]),
+        };
+        let rules = [rule("tool", Criterion::Path(vec![pinned]))];
+        let name = path.to_str().unwrap().trim_start_matches('/');
+        let record = format!("{}  {name}\n", "0".repeat(32));
+        fs::write(dir.path().join("tool.md5sums"), record).unwrap();
+        let mut files = NamedFiles::new(Instant::now());
+        files.records = Records::of_dpkg(dir.path());
+        let mut objects = Objects::default();
+        files.follow(&rules);
+        // Some of it was read for a program, without the MD5. A child that another test starts has
+        // each descriptor until it calls exec.
+        loop {
+            objects.bound(Some(Instant::now() + Duration::from_millis(20)));
+            if objects.digest(&path) == Err(NoDigest::Later) {
+                break;
+            }
+        }
+        let mut looks = 0;
+        while files.replaced().count() == 0 {
+            let before = objects.spent();
+            files.look_now(&rules, &mut objects);
+            // No more than a portion above it, on a machine that is busy.
+            let spent = objects.spent() - before;
+            assert!(spent < LOOK_WITHIN * 6, "{spent:?}");
+            looks += 1;
+            assert!(looks < 200, "it is begun anew each time");
+            let now = files.looked + LOOK_TO_FOLLOW;
+            let is_there = files.replaced().count() == 1;
+            assert_eq!(files.look(now, false, &rules, &mut objects), !is_there);
+        }
+        assert!(looks > 1, "{looks}");
+        let differs = PackageRecord::Differs("tool".to_owned());
+        assert_eq!(files.replaced().next().unwrap().record, differs);
+        // Its digest is known, and the record has its MD5 alone.
+        files.by_path.get_mut(&path).unwrap().file = None;
         files.look_now(&rules, &mut objects);
-        let replaced = files.replaced().next().unwrap();
-        assert_eq!(replaced.record, PackageRecord::Agrees("tool".to_owned()));
+        let watched = &files.by_path[&path];
+        assert!(watched.compared.is_some() && watched.file.is_none());
+        assert!(files.is_unfinished);
+    }
+
+    /// Who has many paths watched, or long files put there, keeps nobody else waiting.
+    #[test]
+    fn root_each_user_has_a_part_of_the_paths_and_of_the_time() {
+        weir_bpf::lease::ignore_signals();
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str, owner: u32| {
+            let home = dir.path().join(name);
+            fs::create_dir(&home).unwrap();
+            std::os::unix::fs::chown(&home, Some(owner), None).map(|()| home)
+        };
+        let (Ok(his), Ok(other)) = (made("a", 1000), made("b", 1001)) else {
+            eprintln!("skipped: files cannot be given away without root");
+            return;
+        };
+        let one = Digest([1; 32]);
+        let rules = [rule("tool", Criterion::Exe(vec![one]))];
+        let mut files = NamedFiles::new(Instant::now());
+        let note = |files: &mut NamedFiles, path: PathBuf| {
+            let exe = Object {
+                path: path.clone(),
+                digest: Some(one),
+            };
+            let program = Program {
+                exe: Some(exe),
+                ..Program::default()
+            };
+            files.note(&program, &rules);
+            files.by_path.contains_key(&path)
+        };
+        for number in 0..MAX_WATCHED / OWNERS {
+            assert!(note(&mut files, his.join(number.to_string())));
+        }
+        assert!(!note(&mut files, his.join("more")));
+        assert_eq!(files.unwatched(), 1);
+        let theirs = other.join("tool");
+        assert!(note(&mut files, theirs.clone()));
+        assert_eq!(files.unwatched(), 1);
+        // What the configuration names is watched whosever it is.
+        let pinned = weir_identity::Pinned {
+            path: his.join("more"),
+            digest: one,
+        };
+        let both = [
+            rule("tool", Criterion::Exe(vec![one])),
+            rule("more", Criterion::Path(vec![pinned])),
+        ];
+        files.follow(&both);
+        assert!(files.by_path.contains_key(&his.join("more")));
+        assert_eq!(files.unwatched(), 0);
+        for number in 0..MAX_ASKED * 2 {
+            let file = File::create(his.join(number.to_string())).unwrap();
+            file.set_len(1 << 30).unwrap();
+        }
+        fs::write(&theirs, "two").unwrap();
+        let mut objects = Objects::default();
+        let is_told = |files: &NamedFiles| files.replaced().any(|one| one.path == theirs);
+        // A child that another test starts has each descriptor until it calls exec.
+        let told = (0..5).any(|_| {
+            files.look_now(&both, &mut objects);
+            is_told(&files)
+        });
+        assert!(told && files.is_unfinished);
     }
 
     #[test]

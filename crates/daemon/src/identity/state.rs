@@ -53,6 +53,8 @@ pub(super) const LOOK_AT_ALL: Duration = Duration::from_secs(40);
 /// The same while rules are in force already, of those in a control group that was made anew, or of
 /// which events were lost: the others are asked about when they send.
 pub(super) const LOOK_AT_SOME: Duration = Duration::from_secs(2);
+/// So long files are read that were put in the places of others: of the rest later.
+const LOOK_AT_FRESH: Duration = Duration::from_millis(500);
 /// A program with a file that was being written is looked at again after this time.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -312,7 +314,9 @@ impl State {
         let before = self.hits()?;
         // Before the rules are in force, so that they hold for these files from the start.
         for path in policy.rules.iter().flat_map(Rule::pinned) {
-            self.note_file(&path.path, false)?;
+            if !self.note_file(&path.path, false)? {
+                self.files.put_off(&path.path);
+            }
         }
         let executables = self.executables.iter();
         let executables: Vec<_> = executables
@@ -345,27 +349,26 @@ impl State {
     }
 
     /// Notes the executable at a path, before a program runs it, if it has a digest; `tell`:
-    /// the kernel too, of the policy that is in force.
-    fn note_file(&mut self, path: &Path, tell: bool) -> Result<(), weir_bpf::Error> {
+    /// the kernel too, of the policy that is in force. False: there was no time to read it.
+    fn note_file(&mut self, path: &Path, tell: bool) -> Result<bool, weir_bpf::Error> {
         // Of a file that others hold no digest counts, and they may not answer.
         if RemoteMounts::here().hold_path(path) {
-            return Ok(());
+            return Ok(true);
         }
         let Ok(file) = hash::open(path) else {
-            return Ok(());
+            return Ok(true);
         };
         // The key first: with the time of change that the file has now. If it is written
         // after this, nobody who runs it has that key.
         let Some(key) = self.identity.executable_of(file.as_fd())? else {
-            return Ok(());
+            return Ok(true);
         };
         match self.objects.digest_of(file) {
-            Ok((file, digest)) => self.note_executable(key, path, file, digest, tell),
-            Err(NoDigest::Later) => {
-                self.files.put_off(path);
-                Ok(())
+            Ok((file, digest)) => {
+                self.note_executable(key, path, file, digest, tell)?;
+                Ok(true)
             }
-            Err(_) => Ok(()),
+            Err(why) => Ok(why != NoDigest::Later),
         }
     }
 
@@ -390,21 +393,39 @@ impl State {
         }
     }
 
-    fn note_files(&mut self, paths: Vec<PathBuf>) -> Result<(), weir_bpf::Error> {
-        let mut paths = paths.iter();
-        paths.try_for_each(|path| self.note_file(path, true))
+    /// As far as there is time to read them: the others later, and first those that were not begun.
+    fn note_files(&mut self, paths: Vec<PathBuf>, time: Duration) -> Result<(), weir_bpf::Error> {
+        let until = Instant::now() + time;
+        let until = self.hurry.map_or(until, |end| end.min(until));
+        let mut left = Vec::new();
+        let mut result = Ok(());
+        for path in paths {
+            self.objects.bound(Some(until));
+            match self.note_file(&path, true) {
+                Ok(true) => (),
+                Ok(false) => left.push(path),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        self.objects.bound(self.hurry);
+        let begun = left.len().min(1);
+        left.rotate_left(begun);
+        for path in &left {
+            self.files.put_off(path);
+        }
+        result
     }
 
     /// Notes the executables that rules name and whose paths are known: their own paths, and
     /// those of programs that were seen.
     pub(super) fn note_named(&mut self) -> Result<(), weir_bpf::Error> {
-        self.note_files(self.files.paths())
+        self.note_files(self.files.paths(), LOOK_AT_SOME)
     }
 
     /// Notes files that have come to the paths of others since they were looked at last.
     pub(super) fn note_fresh(&mut self) -> Result<(), weir_bpf::Error> {
         let fresh = self.files.take_fresh();
-        self.note_files(fresh)
+        self.note_files(fresh, LOOK_AT_FRESH)
     }
 
     /// Has the kernel tell of each decision, or of no more than the rules need. Whatever is
