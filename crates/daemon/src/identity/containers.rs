@@ -17,18 +17,22 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
+use weir_bpf::identity::CgroupAt;
 use weir_identity::{AppConfig, Container};
 
+use super::share::{self, OWNERS, owner_of};
 use crate::{host::cgroup_of, threads};
 
 /// Digits of a container's number.
 const ID_DIGITS: usize = 64;
-/// Containers that are remembered: of more the one that was asked for longest ago goes.
+/// Containers that are remembered: of more the one that was asked for longest ago goes. Who may
+/// make control groups gives them names of containers as he likes: those of one user have a share,
+/// here and of those that wait.
 const MAX_KNOWN: usize = 1024;
 /// Containers that wait at a time; of more the labels are asked for when a process of theirs
 /// sends again.
@@ -79,6 +83,8 @@ struct Known {
     at: Instant,
     /// A runtime has said so; without labels else nobody could be asked.
     is_said: bool,
+    /// Who can make such control groups.
+    owner: u32,
 }
 
 impl Known {
@@ -104,6 +110,14 @@ struct Sources {
     bundles: Vec<PathBuf>,
 }
 
+/// A container that is asked for.
+#[derive(Default)]
+struct Waiting {
+    processes: BTreeSet<u32>,
+    /// Who can make such control groups.
+    owner: u32,
+}
+
 /// Both by the paths of control groups.
 #[derive(Default)]
 struct Table {
@@ -111,7 +125,7 @@ struct Table {
     /// When one of them has not answered in time.
     mute: BTreeMap<PathBuf, Instant>,
     known: BTreeMap<String, Known>,
-    waiting: BTreeMap<String, BTreeSet<u32>>,
+    waiting: BTreeMap<String, Waiting>,
     /// Those that wait, in the order in which they came.
     order: VecDeque<String>,
     answered: BTreeSet<u32>,
@@ -130,20 +144,35 @@ impl Table {
             before.at = known.at.checked_sub(asked_again).unwrap_or(known.at);
             return;
         }
-        if !self.known.contains_key(&group) && self.known.len() >= MAX_KNOWN {
-            let oldest = self.known.iter().min_by_key(|(_, known)| known.at);
-            if let Some(oldest) = oldest.map(|(group, _)| group.clone()) {
-                self.known.remove(&oldest);
+        if !self.known.contains_key(&group) {
+            let (owner, share) = (known.owner, MAX_KNOWN / OWNERS);
+            if owner != 0 {
+                self.make_room(share, |is| is == owner);
+                self.make_room(MAX_KNOWN - share, |is| is != 0);
             }
+            self.make_room(MAX_KNOWN, |_| true);
         }
         self.known.insert(group, known);
+    }
+
+    /// Forgets the one of these owners' that was asked for longest ago, if they have so many.
+    fn make_room(&mut self, most: usize, is_theirs: impl Fn(u32) -> bool) {
+        let theirs = self.known.iter().filter(|(_, one)| is_theirs(one.owner));
+        let theirs: Vec<_> = theirs.map(|(group, one)| (one.at, group)).collect();
+        if theirs.len() < most {
+            return;
+        }
+        if let Some((_, oldest)) = theirs.into_iter().min() {
+            let oldest = oldest.clone();
+            self.known.remove(&oldest);
+        }
     }
 
     /// Nobody waits for these any more, and who has waited asks again.
     fn release_all(&mut self) {
         self.order.clear();
-        for (_, processes) in std::mem::take(&mut self.waiting) {
-            self.answered.extend(processes);
+        for (_, waiting) in std::mem::take(&mut self.waiting) {
+            self.answered.extend(waiting.processes);
         }
     }
 }
@@ -216,6 +245,7 @@ impl Shared {
             labels: labels.unwrap_or_else(|| Err(first_error.unwrap_or_else(nobody))),
             at: Instant::now(),
             is_said,
+            owner: owner_of_group(group),
         }
     }
 }
@@ -254,6 +284,15 @@ pub(super) fn group_of(cgroup: &str) -> Option<(&str, &str)> {
     None
 }
 
+/// Who can make control groups by this name: it may be gone, and what it was in is there.
+fn owner_of_group(group: &str) -> u32 {
+    static MOUNTED: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let mounted = MOUNTED.get_or_init(CgroupAt::mount_point).as_ref();
+    mounted.map_or(0, |root| {
+        owner_of(&root.join(group.trim_start_matches('/')))
+    })
+}
+
 impl Containers {
     /// Asks these runtimes from now on; false: the same as before.
     pub fn ask_at(&self, config: &AppConfig) -> bool {
@@ -284,11 +323,11 @@ impl Containers {
         if let Some(known) = table.known.get(group).filter(|known| known.holds()) {
             return Some(known.labelled());
         }
-        if self.wait_for(&mut table, group)
-            && let Some(processes) = table.waiting.get_mut(group)
-            && processes.len() < MAX_PROCESSES
+        if self.wait_for(&mut table, group, || owner_of_group(group))
+            && let Some(waiting) = table.waiting.get_mut(group)
+            && waiting.processes.len() < MAX_PROCESSES
         {
-            processes.insert(pid);
+            waiting.processes.insert(pid);
         }
         drop(table);
         self.start();
@@ -296,13 +335,19 @@ impl Containers {
     }
 
     /// Has the thread ask for a container; false: too many wait.
-    fn wait_for(&self, table: &mut Table, group: &str) -> bool {
+    fn wait_for(&self, table: &mut Table, group: &str, owner: impl FnOnce() -> u32) -> bool {
         if !table.waiting.contains_key(group) {
-            if table.waiting.len() >= MAX_WAITING {
+            let owner = owner();
+            let owners = table.waiting.values().map(|waiting| waiting.owner);
+            if !share::has_room(MAX_WAITING, owners, owner) {
                 table.put_off += 1;
                 return false;
             }
-            table.waiting.insert(group.to_owned(), BTreeSet::new());
+            let waiting = Waiting {
+                owner,
+                ..Waiting::default()
+            };
+            table.waiting.insert(group.to_owned(), waiting);
             table.order.push_back(group.to_owned());
         }
         self.0.work.notify_one();
@@ -352,7 +397,7 @@ impl Containers {
             match table.known.get(group) {
                 Some(known) if known.labels.is_ok() => _ = found.insert(group.to_owned()),
                 Some(known) if known.holds() => (),
-                _ => waits |= self.wait_for(&mut table, group),
+                _ => waits |= self.wait_for(&mut table, group, || owner_of_group(group)),
             }
         }
         drop(table);
@@ -410,8 +455,8 @@ fn ask_runtimes(shared: &Weak<Shared>) {
         let known = shared.ask(&sources, &group, id, until);
         let mut table = shared.table();
         table.order.retain(|waiting| *waiting != group);
-        let processes = table.waiting.remove(&group).unwrap_or_default();
-        table.answered.extend(processes);
+        let waited = table.waiting.remove(&group).unwrap_or_default();
+        table.answered.extend(waited.processes);
         // Other runtimes may have been named meanwhile.
         if table.sources == sources {
             table.note(group, known);

@@ -221,6 +221,7 @@ fn what_is_remembered_and_what_waits_is_bounded() {
                 labels: Ok(BTreeMap::new()),
                 at: Instant::now(),
                 is_said: true,
+                owner: 0,
             };
             table.note(group(n), known);
         }
@@ -239,7 +240,7 @@ fn what_is_remembered_and_what_waits_is_bounded() {
         assert_eq!(containers.of(&group(0), 1000 + pid), None);
     }
     let mut table = containers.0.table();
-    assert_eq!(table.waiting[&group(0)].len(), MAX_PROCESSES);
+    assert_eq!(table.waiting[&group(0)].processes.len(), MAX_PROCESSES);
     // Who has come first is asked for first.
     assert_eq!(table.order.len(), MAX_WAITING);
     assert_eq!(table.order.front(), Some(&group(0)));
@@ -254,6 +255,59 @@ fn what_is_remembered_and_what_waits_is_bounded() {
     );
 }
 
+/// Who may make control groups names them as he likes.
+#[test]
+fn control_groups_of_one_user_keep_no_containers_of_others_out() {
+    let containers = Containers::default();
+    let group = |owner: u32, n: usize| format!("/{owner}/docker/{n:064x}");
+    let share = MAX_KNOWN / OWNERS;
+    let mut table = containers.0.table();
+    let now = Instant::now();
+    let mut note = |owner: u32, n: usize| {
+        let known = Known {
+            labels: Ok(BTreeMap::new()),
+            at: now + Duration::from_millis(n as u64),
+            is_said: true,
+            owner,
+        };
+        table.note(group(owner, n), known);
+        let of = |is: u32| table.known.values().filter(|one| one.owner == is).count();
+        (of(owner), table.known.len())
+    };
+    for n in 0..share {
+        note(0, n);
+    }
+    for n in 0..MAX_KNOWN * 2 {
+        note(1000, n);
+    }
+    assert_eq!(note(1000, MAX_KNOWN * 2), (share, share * 2));
+    for owner in 1001..1010 {
+        for n in 0..share {
+            note(owner, n);
+        }
+    }
+    // All users together leave root a part; of all the oldest goes for another one of his.
+    assert_eq!(note(0, 0), (share, MAX_KNOWN));
+    assert_eq!(note(0, share), (share, MAX_KNOWN));
+    // So it is with those that wait.
+    let mut wait = |owner: u32, n: usize| {
+        let group = group(owner, MAX_KNOWN * 4 + n);
+        containers.wait_for(&mut table, &group, || owner)
+    };
+    let most = MAX_WAITING / OWNERS;
+    assert!((0..most).all(|n| wait(1000, n)) && !wait(1000, most));
+    assert!(wait(1000, 0), "it waits already");
+    assert!(wait(1001, 0) && wait(0, 0));
+    assert_eq!(table.put_off, 1);
+}
+
+#[test]
+fn control_groups_of_root_are_roots() {
+    for group in ["/", "/docker/abc", "/system.slice/none/at/all"] {
+        assert_eq!(owner_of_group(group), 0, "{group}");
+    }
+}
+
 /// A container without labels is asked for again, and not before its time.
 #[test]
 fn a_container_that_was_not_known_is_found_again() {
@@ -264,6 +318,7 @@ fn a_container_that_was_not_known_is_found_again() {
             labels,
             at,
             is_said,
+            owner: 0,
         };
         containers.0.table().note(group.clone(), known);
     };
