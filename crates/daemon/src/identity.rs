@@ -37,6 +37,7 @@ mod short_lived;
 mod signers;
 mod state;
 mod status;
+mod taking_back;
 mod told;
 mod why;
 mod why_socket;
@@ -111,6 +112,7 @@ use state::{
     tells_apart_by,
 };
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
+use taking_back::TakingBack;
 pub use weir_identity::{
     AppConfig, Verdict,
     rules_text::{MADE_BY, Narrow, Shape},
@@ -277,6 +279,22 @@ pub enum AcceptError {
     /// The kernel refuses something.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
+}
+
+/// The first error of steps, all of which are done.
+#[derive(Default)]
+struct FirstError(Option<AppError>);
+
+impl FirstError {
+    /// What a step has come to; `None`: it has failed.
+    fn of<T>(&mut self, done: Result<T, impl Into<AppError>>) -> Option<T> {
+        done.map_err(|error| _ = self.0.get_or_insert_with(|| error.into()))
+            .ok()
+    }
+
+    fn result(self) -> Result<(), AppError> {
+        self.0.map_or(Ok(()), Err)
+    }
 }
 
 struct Known<'a> {
@@ -814,6 +832,7 @@ impl Apps {
             policy: policy.clone(),
             made_of: made_of.clone(),
             objects: Objects::default(),
+            taking_back: TakingBack::default(),
             programs,
             executables: Executables::default(),
             short_lived: ShortLivedPrograms::default(),
@@ -1016,35 +1035,39 @@ impl Apps {
     }
 
     /// What is looked after now and then.
+    ///
+    /// # Errors
+    /// The first one: what comes behind it is done all the same.
     fn tend(&self) -> Result<(), AppError> {
         let mut guard = self.state();
         let Some(state) = &mut *guard else {
             return Ok(());
         };
-        state.take_back_broken()?;
+        let mut first = FirstError::default();
+        first.of(state.take_back_broken());
         if state.looked.elapsed() >= WAIT {
             state.looked = Instant::now();
             self.follow_group(state);
             // Whoever has just begun in a namespace that was made anew is met at once.
             let is_due = state.retry.is_due(state.looked);
             if is_due && state.made_of.namespaces != namespaces::named(&state.config) {
-                self.follow_sources(state)?;
+                first.of(self.follow_sources(state));
             }
         }
         if let Err(error) = state.identify_answered() {
             self.alert_refused(state, &error);
         }
         if state.followed.elapsed() < FOLLOW {
-            return Ok(());
+            return first.result();
         }
         state.followed = Instant::now();
-        state.look_again()?;
-        state.go_round()?;
+        first.of(state.look_again());
+        first.of(state.go_round());
         if state.round.take_news() {
             self.pins.look_soon();
         }
         if self.learning.end_in_time() {
-            state.set_learns(false)?;
+            first.of(state.set_learns(false));
         }
         self.learning.save_sometimes();
         self.alert_names();
@@ -1059,54 +1082,21 @@ impl Apps {
                 self.follow_upgrades(state);
             }
             self.alert_replaced(&state.files);
-            state.note_fresh()?;
+            first.of(state.note_fresh());
         }
         let made_of = &state.made_of;
         let is_current = made_of.geography == self.geography.changes()
             && made_of.names == self.names.changes()
             && Arc::ptr_eq(&made_of.lists, &self.lists.current());
         if !is_current && state.retry.is_due(Instant::now()) {
-            self.follow_sources(state)?;
+            first.of(self.follow_sources(state));
         }
         if state.refused_at.is_some_and(|at| at.elapsed() > REFUSED) {
             state.refused_at = None;
             self.alerts.clear(ABOUT_REFUSED);
         }
-        let counts = state.identity.counts()?;
-        if counts.untold != state.untold {
-            (state.untold, state.untold_at) = (counts.untold, Some(Instant::now()));
-            self.alerts.raise(
-                ABOUT_UNTOLD,
-                "events about incoming connections are counted and not told: more come in than can be told one by one".to_owned(),
-            );
-        } else if state.untold_at.is_some_and(|at| at.elapsed() > SWEEP) {
-            state.untold_at = None;
-            self.alerts.clear(ABOUT_UNTOLD);
-            // Whom nobody was asked about is asked about now.
-            if state.config.prompt_timeout.is_some() {
-                state.identity.judge_anew()?;
-            }
-        }
-        let lost = counts.lost;
-        if lost != state.lost {
-            // Whom an event would have been about is asked about again, or found here.
-            state.lost = lost;
-            state.swept = Instant::now();
-            state.identify_running(true, LOOK_AT_SOME);
-            state.identity.adopt_sockets()?;
-            if state.config.prompt_timeout.is_some() {
-                state.identity.judge_anew()?;
-            }
-            self.alerts.raise(
-                ABOUT_EVENTS,
-                format!(
-                    "{lost} events about programs found no room: all processes were looked at anew"
-                ),
-            );
-        } else if state.swept.elapsed() > SWEEP {
-            state.swept = Instant::now();
-            state.identity.adopt_sockets()?;
-            self.alerts.clear(ABOUT_EVENTS);
+        if let Some(counts) = first.of(state.identity.counts()) {
+            self.follow_counts(state, counts, &mut first);
         }
         let mut no_room = Vec::new();
         let evicted = state.programs.evicted();
@@ -1182,9 +1172,55 @@ impl Apps {
             ),
             _ => self.alerts.clear(ABOUT_CONTAINERS),
         }
-        self.tend_prompts(state)?;
+        first.of(self.tend_prompts(state));
         self.cut_revoked(state);
-        Ok(())
+        first.result()
+    }
+
+    /// What the kernel has counted, and what follows from that.
+    fn follow_counts(
+        &self,
+        state: &mut State,
+        counts: kernel::IdentityCounts,
+        first: &mut FirstError,
+    ) {
+        if counts.untold != state.untold {
+            (state.untold, state.untold_at) = (counts.untold, Some(Instant::now()));
+            self.alerts.raise(
+                ABOUT_UNTOLD,
+                "events about incoming connections are counted and not told: more come in than can be told one by one".to_owned(),
+            );
+        } else if state.untold_at.is_some_and(|at| at.elapsed() > SWEEP) {
+            state.untold_at = None;
+            self.alerts.clear(ABOUT_UNTOLD);
+            // Whom nobody was asked about is asked about now.
+            if state.config.prompt_timeout.is_some() {
+                first.of(state.identity.judge_anew());
+            }
+        }
+        let lost = counts.lost;
+        if lost != state.lost {
+            // Whom an event would have been about is asked about again, or found here.
+            state.lost = lost;
+            state.swept = Instant::now();
+            state.identify_running(true, LOOK_AT_SOME);
+            first.of(state.identity.adopt_sockets());
+            if state.config.prompt_timeout.is_some() {
+                first.of(state.identity.judge_anew());
+            }
+            self.alerts.raise(
+                ABOUT_EVENTS,
+                format!(
+                    "{lost} events about programs found no room: all processes were looked at anew"
+                ),
+            );
+        } else if state.swept.elapsed() > SWEEP {
+            state.swept = Instant::now();
+            first.of(state.identity.adopt_sockets());
+            if first.0.is_none() {
+                self.alerts.clear(ABOUT_EVENTS);
+            }
+        }
     }
 
     /// Has the rules hold for the control group that is at its path now: one that was removed and

@@ -63,6 +63,13 @@ impl Executables {
         known.is_some_and(|known| known.digest == digest)
     }
 
+    /// The keys of these files.
+    pub fn of(&self, files: &BTreeSet<FileKey>) -> Vec<Executable> {
+        let known = self.known.iter();
+        let of = known.filter(|(_, known)| files.contains(&known.file));
+        of.map(|(key, _)| *key).collect()
+    }
+
     /// Takes out what is known of these files.
     pub fn take(&mut self, files: &BTreeSet<FileKey>) -> Vec<Executable> {
         let taken = take_if(&mut self.known, |known| files.contains(&known.file));
@@ -126,6 +133,7 @@ mod tests {
         assert_eq!(all.counts(), (MAX_EXECUTABLES, 1));
         assert_eq!(all.path(key(0)), Some(Path::new("/0")));
         assert_eq!(all.path(key(1)), None);
+        assert_eq!(all.of(&BTreeSet::from([file(2), file(1)])), [key(2)]);
         assert_eq!(all.take(&BTreeSet::from([file(2), file(1)])), [key(2)]);
         assert_eq!(all.iter().count(), MAX_EXECUTABLES - 1);
     }

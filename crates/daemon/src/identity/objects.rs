@@ -159,6 +159,8 @@ pub struct Objects {
     /// Files that were read in part.
     readings: BTreeMap<FileKey, Begun>,
     until: Option<Instant>,
+    /// Files that had a digest, and have none any more, since this was asked last.
+    lost: BTreeSet<FileKey>,
     /// So long files were read so far.
     spent: Duration,
     /// The MD5 is asked for beside, and that of the file that was read last.
@@ -187,6 +189,7 @@ impl Default for Objects {
             failed: BTreeMap::new(),
             readings: BTreeMap::new(),
             until: None,
+            lost: BTreeSet::new(),
             spent: Duration::ZERO,
             wants_md5: false,
             md5: None,
@@ -463,6 +466,7 @@ impl Objects {
             Ok(lease) => lease.filter(|_| self.make_room(writers)),
             Err(why) => {
                 self.known.remove(&id);
+                self.lost.insert(id);
                 return Err(why);
             }
         };
@@ -494,10 +498,7 @@ impl Objects {
         {
             unused.remove(file);
         }
-        let mut given_back = Broken {
-            files: BTreeSet::new(),
-            _leases: Vec::new(),
-        };
+        let mut given_back = Broken::default();
         for file in &unused {
             let Some(known) = self.known.get_mut(file) else {
                 continue;
@@ -520,7 +521,7 @@ impl Objects {
     }
 
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
-    /// until the answer is dropped.
+    /// until the answer is dropped. With them those that have a digest no more for another reason.
     pub fn take_broken(&mut self) -> Broken {
         // Nothing was concluded from them. Who is not asked for any more is let go as well.
         self.readings
@@ -530,8 +531,10 @@ impl Objects {
         for (_, known) in &broken {
             self.count_gone(known);
         }
+        let mut files = std::mem::take(&mut self.lost);
+        files.extend(broken.iter().map(|(id, _)| *id));
         Broken {
-            files: broken.iter().map(|(id, _)| *id).collect(),
+            files,
             _leases: broken
                 .into_iter()
                 .filter_map(|(_, known)| known.lease)
@@ -684,10 +687,22 @@ pub fn is_unsealed_memory(file: &File) -> bool {
 }
 
 /// Files that may be written to once this is dropped.
+#[derive(Default)]
 pub struct Broken {
     /// Which files they are.
     pub files: BTreeSet<FileKey>,
     _leases: Vec<Lease>,
+}
+
+impl Broken {
+    /// These may be written to as late as those. Of too many leases the first ones go, which the
+    /// kernel has taken by force by then.
+    pub fn join(&mut self, others: Self) {
+        self.files.extend(others.files);
+        self._leases.extend(others._leases);
+        let over = self._leases.len().saturating_sub(MAX_LEASES);
+        self._leases.drain(..over);
+    }
 }
 
 #[cfg(test)]
@@ -822,6 +837,9 @@ mod tests {
             digest(&mut objects, &path(name)).unwrap();
         }
         assert_eq!(objects.counts(), (3, 1));
+        // What was concluded from the one that had a digest before is taken back.
+        assert_eq!(objects.take_broken().files, BTreeSet::from([two]));
+        assert!(objects.take_broken().files.is_empty());
         // Room is for the files that somebody has mapped.
         drop(objects.keep_leases_of([one, two].iter()));
         assert_eq!(objects.counts(), (3, 1));

@@ -13,7 +13,6 @@ use super::{
     containers::{NoLabels, group_of},
     objects::NoDigest,
     process::ReadProgram,
-    take_if,
 };
 
 /// One that is known.
@@ -202,14 +201,35 @@ impl Programs {
         identity: &Identity,
         is_wanted: impl Fn(&KnownProgram) -> bool,
     ) -> weir_bpf::Result<()> {
-        for (number, program) in take_if(&mut self.known, is_wanted) {
-            self.changes += 1;
-            if self.release_key(&program.key, number) {
-                identity.unname(&program.key);
+        self.forget_by(is_wanted, |key, handle| {
+            if let Some(key) = key {
+                identity.unname(key);
             }
-            identity.forget_identity(program.handle)?;
+            identity.forget_identity(handle)
+        })
+    }
+
+    /// Nobody has the keys of these any longer. Those whose handles are refused to be taken back
+    /// stay, to be forgotten the next time; the others are forgotten all the same.
+    fn forget_by<E>(
+        &mut self,
+        is_wanted: impl Fn(&KnownProgram) -> bool,
+        mut take_back: impl FnMut(Option<&Key>, Handle) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let wanted = self.known.iter().filter(|(_, program)| is_wanted(program));
+        let wanted: Vec<_> = wanted
+            .map(|(number, program)| (*number, program.key, program.handle))
+            .collect();
+        let mut result = Ok(());
+        for (number, key, handle) in wanted {
+            self.changes += 1;
+            let is_own = self.release_key(&key, number);
+            match take_back(is_own.then_some(&key), handle) {
+                Ok(()) => _ = self.known.remove(&number),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
-        Ok(())
+        result
     }
 
     /// The program with this handle.
@@ -440,6 +460,42 @@ mod tests {
         assert!(programs.has(&key(1)) && !programs.has(&key(2)) && programs.has(&key(3)));
         // Sockets that it has handed on are still its.
         assert!(programs.by_handle(handles[1]).is_some());
+    }
+
+    /// What the kernel refuses to forget is not as good as forgotten, and hides nothing behind it.
+    #[test]
+    fn programs_that_cannot_be_forgotten_are_tried_again() {
+        let mut programs = Programs::of(HashMap::new());
+        let handles = [1, 2, 3].map(|number| note(&mut programs, number));
+        let mut asked = Vec::new();
+        let refused = programs.forget_by(
+            |_| true,
+            |key, handle| {
+                asked.push((key.copied(), handle));
+                match handle == handles[0] {
+                    true => Err("no memory"),
+                    false => Ok(()),
+                }
+            },
+        );
+        assert_eq!(refused, Err("no memory"));
+        let all = [1, 2, 3].map(|number| (Some(key(number)), handles[number as usize - 1]));
+        assert_eq!(asked, all);
+        assert!(!programs.has(&key(1)) && programs.by_handle(handles[0]).is_some());
+        assert!(programs.by_handle(handles[1]).is_none());
+        // Whoever is identified meanwhile by that key is another one.
+        let other = note(&mut programs, 1);
+        assert_ne!(other, handles[0]);
+        asked.clear();
+        let done: Result<(), ()> = programs.forget_by(
+            |program| program.handle == handles[0],
+            |key, handle| {
+                asked.push((key.copied(), handle));
+                Ok(())
+            },
+        );
+        assert_eq!((done, asked), (Ok(()), vec![(None, handles[0])]));
+        assert!(programs.has(&key(1)) && programs.by_handle(other).is_some());
     }
 
     #[test]

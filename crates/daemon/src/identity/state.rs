@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, mem,
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -35,6 +35,7 @@ use super::{
     restless::{Restless, Whose},
     round::Round,
     short_lived::ShortLivedPrograms,
+    taking_back::TakingBack,
 };
 use crate::host::cgroup_of;
 
@@ -80,6 +81,8 @@ pub(super) struct State {
     /// What the policy was made of.
     pub(super) made_of: MadeOf,
     pub(super) objects: Objects,
+    /// Files of which the kernel has not taken back yet what was concluded.
+    pub(super) taking_back: TakingBack,
     pub(super) programs: Programs,
     pub(super) executables: Executables,
     pub(super) short_lived: ShortLivedPrograms,
@@ -685,14 +688,16 @@ impl State {
     /// Takes back what was concluded from files that somebody waits to write to.
     pub(super) fn take_back_broken(&mut self) -> Result<(), weir_bpf::Error> {
         let broken = self.objects.take_broken();
-        if broken.files.is_empty() {
-            return Ok(());
-        }
-        self.forget_executables(&broken.files)?;
-        self.programs.forget(&self.identity, |read| {
-            read.files.iter().any(|file| broken.files.contains(file))
-        })
-        // Only now may they write.
+        let mut taking_back = mem::take(&mut self.taking_back);
+        let done = taking_back.all(broken, |files| {
+            let executables = self.forget_executables(files);
+            let programs = self
+                .programs
+                .forget(&self.identity, |read| !read.files.is_disjoint(files));
+            executables.and(programs)
+        });
+        self.taking_back = taking_back;
+        done
     }
 
     /// Goes on with a round, or begins one if it is time; at its end the leases are given back of
@@ -740,45 +745,55 @@ impl State {
         for key in self.programs.release_idle(&given_back.files) {
             self.identity.unname(&key);
         }
-        self.forget_executables(&given_back.files)
-        // Only now may they be written to.
+        let mut taking_back = mem::take(&mut self.taking_back);
+        let done = taking_back.these(given_back, |files| self.forget_executables(files));
+        self.taking_back = taking_back;
+        done
     }
 
     /// Nothing is known of these executable files any longer.
     fn forget_executables(&mut self, files: &BTreeSet<FileKey>) -> Result<(), weir_bpf::Error> {
-        let taken = self.executables.take(files);
-        for key in &taken {
-            self.identity.forget_executable(*key);
+        let known = self.executables.of(files);
+        if known.is_empty() {
+            return Ok(());
         }
-        match taken.is_empty() {
-            true => Ok(()),
-            false => self.identity.judge_anew(),
+        for key in known {
+            self.identity.forget_executable(key);
         }
+        self.identity.judge_anew()?;
+        // Only now: else nobody would try it again.
+        self.executables.take(files);
+        Ok(())
     }
 
     /// Has programs asked about again of which a file was being written, or not read yet, or
     /// whose container has labels now.
+    ///
+    /// # Errors
+    /// The first of those of the kernel: the rest is done all the same.
     pub(super) fn look_again(&mut self) -> Result<(), weir_bpf::Error> {
-        if self.objects.is_full() {
-            self.give_back_leases()?;
-        }
-        self.programs.forget_old(
+        let given_back = match self.objects.is_full() {
+            true => self.give_back_leases(),
+            false => Ok(()),
+        };
+        let forgotten = self.programs.forget_old(
             &self.identity,
             AGAIN,
             |read| matches!(read.without, Some((_, why)) if why.is_for_now()),
-        )?;
+        );
+        let result = given_back.and(forgotten);
         if !self.reads_containers {
-            return Ok(());
+            return result;
         }
         let (groups, _) = self.programs.without_labels();
         let found = self.containers.found_again(groups.into_iter());
         if found.is_empty() {
-            return Ok(());
+            return result;
         }
-        self.programs.forget(&self.identity, |read| {
+        result.and(self.programs.forget(&self.identity, |read| {
             let group = group_of(&read.program.cgroup);
             read.without_labels.is_some() && group.is_some_and(|(group, _)| found.contains(group))
-        })
+        }))
     }
 }
 
