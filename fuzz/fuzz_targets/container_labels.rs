@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use weir_daemon::identity::{Inspected, labels_in_config};
+use weir_daemon::identity::{ContainerRuntime, Inspected, labels_in_config};
 
 #[derive(Debug, Arbitrary)]
 struct Input {
@@ -62,12 +62,15 @@ fuzz_target!(|input: Input| {
             (&input.answer, &input.group),
             (input.text.as_bytes(), &input.group),
         ] {
-            if let Ok(labels) = labels_in_config(text, group) {
+            for runtime in [ContainerRuntime::Containerd, ContainerRuntime::CriO] {
+                let Ok(labels) = labels_in_config(text, group, runtime) else {
+                    continue;
+                };
                 let bytes: usize = labels.iter().map(|(k, v)| k.len() + v.len()).sum();
                 assert!(!labels.is_empty() && bytes <= MOST);
                 assert!(group.starts_with('/'), "{group:?}");
                 // It is no other's.
-                assert!(labels_in_config(text, &format!("{group}/x")).is_err());
+                assert!(labels_in_config(text, &format!("{group}/x"), runtime).is_err());
             }
         }
     }

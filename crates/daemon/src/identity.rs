@@ -78,7 +78,7 @@ use crate::{
 pub use asked_socket::{AskedSocket, NoSocketName};
 use asking::Asked;
 use containers::Containers;
-pub use containers::{ContainerStatus, Inspected, NoLabels, labels_in_config};
+pub use containers::{ContainerRuntime, ContainerStatus, Inspected, NoLabels, labels_in_config};
 use cut::Cuts;
 use executables::Executables;
 pub use facts::{HostFiles, digest_of};

@@ -9,7 +9,7 @@
 
 mod bundles;
 
-pub use bundles::labels_in as labels_in_config;
+pub use bundles::{Runtime as ContainerRuntime, labels_in as labels_in_config};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

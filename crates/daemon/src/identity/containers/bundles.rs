@@ -21,8 +21,11 @@ use super::{NoLabels, bounded};
 
 /// Bytes of a configuration that are read.
 const MAX_CONFIG: u64 = 1 << 20;
-/// Where it is below the directory of a container: containerd's place, and CRI-O's.
-const PLACES: [&str; 2] = ["config.json", "userdata/config.json"];
+/// Where it is below the directory of a container, by whose that is.
+const PLACES: [(&str, Runtime); 2] = [
+    ("config.json", Runtime::Containerd),
+    ("userdata/config.json", Runtime::CriO),
+];
 /// All labels in one annotation of CRI-O's, as JSON.
 const LABELS: &str = "io.kubernetes.cri-o.Labels";
 /// Annotations of containerd's, and the labels that a kubelet gives a container for the same, which
@@ -39,6 +42,16 @@ const ANNOTATIONS: [(&str, &str); 4] = [
     ),
     ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
 ];
+
+/// Who has written a configuration. Each may pass annotations on that a pod's author has chosen,
+/// so that what is only the other one's says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runtime {
+    /// By containerd's annotations.
+    Containerd,
+    /// By the annotation of CRI-O's that has all labels.
+    CriO,
+}
 
 /// By their keys.
 pub type Labels = BTreeMap<String, String>;
@@ -71,10 +84,10 @@ pub fn is_kubernetes(group: &str) -> bool {
 pub fn labels(bundles: &[PathBuf], group: &str, id: &str) -> Option<Result<Labels, NoLabels>> {
     let mut first_error = None;
     for bundle in bundles {
-        for place in PLACES {
+        for (place, runtime) in PLACES {
             let file = bundle.join(id).join(place);
             let why = match read(bundle, &file) {
-                Ok(text) => match labels_in(&text, group) {
+                Ok(text) => match labels_in(&text, group, runtime) {
                     Ok(labels) => return Some(Ok(labels)),
                     Err(why) => why,
                 },
@@ -124,11 +137,11 @@ fn read(bundle: &Path, path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The labels that a configuration gives the container of this control group.
+/// The labels that a configuration of this runtime's gives the container of this control group.
 ///
 /// # Errors
 /// It is none, is of another group's, or names nothing.
-pub fn labels_in(text: &[u8], group: &str) -> Result<Labels, String> {
+pub fn labels_in(text: &[u8], group: &str, runtime: Runtime) -> Result<Labels, String> {
     let config: Config = serde_json::from_slice(text)
         .map_err(|error| format!("it is no configuration of a container: {error}"))?;
     let path = config.linux.and_then(|linux| linux.cgroups_path);
@@ -138,21 +151,24 @@ pub fn labels_in(text: &[u8], group: &str) -> Result<Labels, String> {
         return Err(format!("its control group is {path:?}, and not {group:?}"));
     }
     let mut annotations = config.annotations.unwrap_or_default();
-    let labels = match annotations.remove(LABELS) {
-        Some(labels) => serde_json::from_str(&labels)
-            .map_err(|error| format!("its annotation {LABELS} has no labels: {error}"))?,
-        None => {
+    let (labels, wanted) = match runtime {
+        Runtime::CriO => {
+            let labels = annotations
+                .remove(LABELS)
+                .map_or_else(|| Ok(Labels::new()), |labels| serde_json::from_str(&labels));
+            let labels = labels
+                .map_err(|error| format!("its annotation {LABELS} has no labels: {error}"))?;
+            (labels, LABELS)
+        }
+        Runtime::Containerd => {
             let named = ANNOTATIONS.into_iter().filter_map(|(annotation, label)| {
                 Some((label.to_owned(), annotations.remove(annotation)?))
             });
-            named.collect::<Labels>()
+            (named.collect(), ANNOTATIONS[0].0)
         }
     };
     if labels.is_empty() {
-        return Err(format!(
-            "it has neither the annotation {LABELS} nor {}",
-            ANNOTATIONS[0].0
-        ));
+        return Err(format!("its annotation {wanted} is missing or empty"));
     }
     bounded(labels).map_err(|why| why.to_string())
 }
@@ -275,10 +291,13 @@ mod tests {
     #[test]
     fn a_configuration_that_names_another_group_or_nothing_gives_no_labels() {
         let (text, group) = of_containerd();
-        let told = |text: &str, group: &str, wanted: &str| {
-            let why = labels_in(text.as_bytes(), group).unwrap_err();
-            assert!(why.contains(wanted), "{why}");
+        let of = |runtime| {
+            move |text: &str, group: &str, wanted: &str| {
+                let why = labels_in(text.as_bytes(), group, runtime).unwrap_err();
+                assert!(why.contains(wanted), "{why}");
+            }
         };
+        let told = of(Runtime::Containerd);
         // The same number, in a group of somebody's.
         let other = format!("/user.slice/kubepods.slice/cri-containerd-{ID}.scope");
         told(&text, &other, "its control group is \"kubepods-besteffort-");
@@ -290,12 +309,42 @@ mod tests {
             "it is no configuration",
         );
         let without = text.replace("io.kubernetes.cri.", "io.other.");
-        told(&without, &group, "it has neither the annotation");
+        told(
+            &without,
+            &group,
+            "io.kubernetes.cri.container-name is missing",
+        );
+        let told = of(Runtime::CriO);
+        told(&text, &group, "io.kubernetes.cri-o.Labels is missing");
         let (text, group) = of_crio();
         let torn = text.replace("{\\\"io.kubernetes.container.name", "[\\\"io");
         told(&torn, &group, "io.kubernetes.cri-o.Labels has no labels");
         let long = text.replace("web-7d9c-x2x", &"x".repeat(64 << 10));
         told(&long, &group, "bytes; allowed: 65536");
+    }
+
+    /// containerd passes annotations of pods on whose names `pod_annotations` in its configuration
+    /// has: their authors claim nothing by CRI-O's.
+    #[test]
+    fn what_is_another_runtimes_annotation_gives_no_labels() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = dir.path().to_owned();
+        let (text, group) = of_containerd();
+        let claim = format!(
+            r#""annotations":{{"{LABELS}":"{{\"io.kubernetes.pod.namespace\":\"kube-system\"}}","#
+        );
+        let claiming = text.replace(r#""annotations":{"#, &claim);
+        let file = put(&bundle, "config.json", &claiming);
+        let labels = || labels(std::slice::from_ref(&bundle), &group, ID).unwrap();
+        assert_eq!(labels().unwrap()["io.kubernetes.pod.namespace"], "shop");
+        // Nor has one labels that is CRI-O's, by annotations of containerd's.
+        fs::remove_file(file).unwrap();
+        put(&bundle, "userdata/config.json", &text);
+        let why = labels().unwrap_err().to_string();
+        assert!(
+            why.contains("io.kubernetes.cri-o.Labels is missing"),
+            "{why}"
+        );
     }
 
     #[test]
