@@ -53,6 +53,13 @@ fn dir_of(root: &Path, instance: &str) -> PathBuf {
         .join(format!("token-{}", abi::TOKEN_ABI))
 }
 
+/// Has a weir its pins in this directory, whatever form its tables have?
+fn is_form(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(|name| name.to_str());
+    let form = name.and_then(|name| name.strip_prefix("token-"));
+    form.is_some_and(|form| form.parse::<u32>().is_ok())
+}
+
 /// What an identity is to the kernel: the first half of its aggregate.
 pub type IdentityPrefix = [u8; 16];
 

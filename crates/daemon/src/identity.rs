@@ -21,6 +21,7 @@ mod mounts;
 mod names;
 mod namespaces;
 mod never_runs;
+mod no_digest;
 mod objects;
 mod packages;
 mod pins;

@@ -203,7 +203,7 @@ impl Reading {
         FileKey::of(&self.stat)
     }
 
-    /// Has it the MD5 beside?
+    /// Whether the MD5 is computed beside.
     pub fn has_md5(&self) -> bool {
         self.md5.is_some()
     }

@@ -16,8 +16,7 @@ use libbpf_rs::{
 
 use super::{
     interface_signer::{attach_program, namespace},
-    is_pinned,
-    programs::is_form,
+    is_form, is_pinned,
 };
 use crate::{
     attachment::{Hook, Link, xdp_program_on},

@@ -17,7 +17,7 @@ use libbpf_rs::{
 
 use super::{
     GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, dir_of, gate, gateway,
-    interface_signer, is_pinned,
+    interface_signer, is_form, is_pinned,
 };
 use crate::{
     error::{Context, Result},
@@ -443,11 +443,4 @@ fn detach_form(dir: &Path) -> Result<()> {
         gateway::end(dir, kind);
     }
     pins::remove_tree(dir)
-}
-
-/// Has a weir its pins in this directory, whatever form its tables have?
-pub(super) fn is_form(dir: &Path) -> bool {
-    let name = dir.file_name().and_then(|name| name.to_str());
-    let form = name.and_then(|name| name.strip_prefix("token-"));
-    form.is_some_and(|form| form.parse::<u32>().is_ok())
 }

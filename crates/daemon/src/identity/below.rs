@@ -10,7 +10,7 @@ use std::{
 
 use weir_bpf::writers::{MappedFile, OwnMapping, Writers};
 
-use super::objects::NoDigest;
+use super::no_digest::NoDigest;
 
 /// A load that failed is tried again after this time: there may have been no memory for it.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -56,9 +56,9 @@ pub fn of(file: &File) -> Result<MappedFile, NoDigest> {
     Ok(below(&writers, file)?.1)
 }
 
-/// Refuses a file of which pages may be written past any mapping. To be asked while a lease is held,
-/// and after it was seen that nobody has it mapped to write: who could pin a page has done so by
-/// then. Where this kernel does not say (before Linux 5.17) none is refused.
+/// Refuses a file of which pages may be written past any mapping. To be asked while a lease is
+/// held, and after it was seen that nobody has it mapped to write: who could pin a page has done
+/// so by then. Where this kernel does not say (before Linux 5.17) none is refused.
 pub fn refuse_pinned(file: &File) -> Result<(), NoDigest> {
     let Some(writers) = writers() else {
         return Ok(());

@@ -83,7 +83,7 @@ struct Known {
     at: Instant,
     /// A runtime has said so; without labels else nobody could be asked.
     is_said: bool,
-    /// Who can make such control groups.
+    /// The user who can make such control groups.
     owner: u32,
 }
 
@@ -114,7 +114,7 @@ struct Sources {
 #[derive(Default)]
 struct Waiting {
     processes: BTreeSet<u32>,
-    /// Who can make such control groups.
+    /// The user who can make such control groups.
     owner: u32,
 }
 

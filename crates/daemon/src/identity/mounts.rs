@@ -7,18 +7,19 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::Read,
-    os::{fd::AsRawFd, unix::ffi::OsStrExt},
+    os::{
+        fd::AsRawFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{AtFlags, CWD, StatxFlags, makedev, statx},
+    fs::{AtFlags, CWD, MemfdFlags, StatxFlags, makedev, memfd_create, statx},
 };
 use weir_identity::hash::is_mutable_type;
-
-use super::objects::memory_device;
 
 /// Bytes of a list of mounts that are read, some ten thousand mounts: any user may have such a
 /// list who has a user namespace.
@@ -154,9 +155,9 @@ impl RemoteMounts {
         })
     }
 
-    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? Its file system
-    /// is not asked (`AT_STATX_DONT_SYNC`). `None`: there is none. Of a mount that is in neither list,
-    /// as one that was taken out of the tree, the device has to be in one.
+    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? Its file
+    /// system is not asked (`AT_STATX_DONT_SYNC`). `None`: there is none. Of a mount that is in
+    /// neither list, as one that was taken out of the tree, the device has to be in one.
     pub fn hold(&self, link: &Path) -> Option<bool> {
         let about = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID).ok()?;
         let is_told = about.stx_mask & StatxFlags::MNT_ID.bits() != 0;
@@ -202,6 +203,15 @@ impl RemoteMounts {
         let longest = above.max_by_key(|(point, _)| point.as_os_str().len());
         self.is_cut || longest.is_some_and(|(_, is_remote)| *is_remote)
     }
+}
+
+/// The device of memfd and shared memory, on a mount of the kernel's own.
+pub fn memory_device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let made = memfd_create(c"weir", MemfdFlags::CLOEXEC).map(File::from);
+        made.ok()?.metadata().ok().map(|made| made.dev())
+    })
 }
 
 /// Have the mounts changed since the list was opened? Also if nobody can say.
@@ -320,10 +330,13 @@ mod tests {
         let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         assert_eq!(RemoteMounts::here().hold(&link), Some(true));
         let point = path.parent().unwrap();
-        rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
-        remote.hold(true);
+        let detached = std::process::Command::new("umount")
+            .args([Path::new("-l"), point])
+            .status();
+        assert!(detached.unwrap().success());
+        remote.hang(true);
         assert_eq!(RemoteMounts::here().hold(&link), Some(true));
-        remote.hold(false);
+        remote.hang(false);
         assert_eq!(before.hold(Path::new("/proc/self/exe")), Some(false));
         assert_eq!(before.hold(Path::new("/proc/self/fd/100000")), None);
         drop((file, remote));

@@ -116,7 +116,7 @@ impl PackageRecord {
 struct Watched {
     rule: Arc<str>,
     digest: Digest,
-    /// Who can put other files there; root, where the configuration names the path.
+    /// The user who can put other files there; root, where the configuration names the path.
     owner: u32,
     /// The file that was found there last.
     file: Option<FileKey>,

@@ -29,7 +29,7 @@ impl TakingBack {
         self.these(all, forget)
     }
 
-    /// The same of these alone.
+    /// Takes back what these alone have led to.
     ///
     /// # Errors
     /// As of [`Self::all`].

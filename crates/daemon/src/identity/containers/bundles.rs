@@ -43,8 +43,8 @@ const ANNOTATIONS: [(&str, &str); 4] = [
     ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
 ];
 
-/// Who has written a configuration. Each may pass annotations on that a pod's author has chosen,
-/// so that what is only the other one's says nothing.
+/// The runtime that has written a configuration. Each may pass annotations on that a pod's author
+/// has chosen, so that what is only the other one's says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
     /// By containerd's annotations.
