@@ -19,6 +19,7 @@ use weir_identity::{
 
 use super::{
     facts::digest_of,
+    mounts::RemoteMounts,
     objects::{NoDigest, Objects},
     share::{self, OWNERS, owner_of},
 };
@@ -298,6 +299,7 @@ impl NamedFiles {
         let written = Some(self.records.written());
         let is_news = self.written.is_some() && self.written != written;
         self.written = written;
+        let here = RemoteMounts::here();
         let mut changed: Vec<(PathBuf, FileKey)> = Vec::new();
         for (path, watched) in &mut self.by_path {
             let is_off_record =
@@ -305,8 +307,10 @@ impl NamedFiles {
             if is_news && watched.replaced.as_ref().is_some_and(is_off_record) {
                 watched.file = None;
             }
-            let Ok(about) = fs::metadata(path) else {
-                // Nobody can start it.
+            // Of a file that others hold no digest counts, and they may not answer.
+            let about = (!here.hold_path(path)).then(|| fs::metadata(path));
+            let Some(Ok(about)) = about else {
+                // Or nobody can start it.
                 (watched.file, watched.replaced) = (None, None);
                 continue;
             };
@@ -542,6 +546,33 @@ mod tests {
         files.look_now(&both, &mut objects);
         assert_eq!(files.replaced().count(), 1);
         files.follow(&[]);
+        assert_eq!(files.replaced().count(), 0);
+    }
+
+    /// Whoever holds a file system that has come over a watched path need not answer.
+    #[test]
+    fn root_a_file_that_others_hold_is_not_asked_for() {
+        if let Some(missing) = weir_testkit::fuse::missing() {
+            eprintln!("skipped: {missing}");
+            return;
+        }
+        let remote = weir_testkit::fuse::FuseLog::mount().unwrap();
+        let rules = [rule("tool", Criterion::Exe(vec![Digest([7; 32])]))];
+        let exe = Object {
+            path: remote.path(),
+            digest: Some(Digest([7; 32])),
+        };
+        let program = Program {
+            objects: vec![exe.clone()],
+            exe: Some(exe),
+            ..Program::default()
+        };
+        let mut files = NamedFiles::new(Instant::now());
+        files.note(&program, &rules);
+        assert!(files.by_path.contains_key(&remote.path()));
+        let before = remote.requests();
+        files.look_now(&rules, &mut Objects::default());
+        assert_eq!(remote.requests(), before);
         assert_eq!(files.replaced().count(), 0);
     }
 
