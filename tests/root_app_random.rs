@@ -63,16 +63,7 @@ const PORTS: std::ops::Range<u16> = 4001..4009;
 /// Does as it is told, a line each: loads and unloads libraries, makes one socket at a time,
 /// hands it to another agent, and sends or receives on it.
 const AGENT: &str = r#"
-import _ctypes, array, errno, os, socket, sys, time
-def bind(s, port):
-    # Who reads the host's open files, as weir does, may hold what was closed for as long as it
-    # waits for a processor.
-    for _ in range(6000):
-        try: return s.bind(('', port))
-        except OSError as e:
-            if e.errno != errno.EADDRINUSE: raise
-        time.sleep(0.005)
-    sys.exit('the port stays in use')
+import _ctypes, array, os, socket, sys
 own, user = sys.argv[1:3]
 mail = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); mail.bind(own); os.chmod(own, 0o777)
 os.setgid(int(user)); os.setuid(int(user))
@@ -416,7 +407,7 @@ impl World {
                 "sh",
                 &all[number / 2 % 3],
                 "-c",
-                AGENT,
+                &[weir_testkit::agents::BIND, AGENT].concat(),
                 mail.to_str().unwrap(),
                 &user_text,
             ]);

@@ -177,15 +177,11 @@ static long step(__u32 number, struct pages *pages)
 static __always_inline void answer(struct task_struct *task,
 				   struct ident_writers *question)
 {
-	struct ident_writers seen = {};
+	struct ident_writers seen = {.address = question->address};
 	long failed;
 
-	failed = bpf_find_vma(task, question->address, read_area, &seen, 0);
-	question->inode = seen.inode;
-	question->writers = seen.writers;
-	question->shared = seen.shared;
-	question->magic = seen.magic;
-	question->device = seen.device;
+	failed = bpf_find_vma(task, seen.address, read_area, &seen, 0);
+	*question = seen;
 	/* Somebody changes the mappings, or a tracepoint asks on this processor. */
 	question->found = seen.found ?: failed == -EBUSY ? 0 : 2;
 }

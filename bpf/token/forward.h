@@ -246,9 +246,9 @@ struct forward_path {
 };
 
 /* Bytes of the least IPv6 header between those of IP and of what is carried. */
-/* What every message of ICMP and ICMPv6 begins with (RFC 792, RFC 4443). */
-#define ICMP_HEADER	8
 #define EXTENSION_LEAST 8
+/* Those with which every message of ICMP and ICMPv6 begins (RFC 792, RFC 4443). */
+#define ICMP_HEADER 8
 
 /* 0: read; the addresses are in packet->flow. -1: they are not. 1: malformed behind
  * them. */

@@ -18,6 +18,7 @@ pub use programs::{Loaded, detach, is_attached};
 pub use refused::{KEPT, Refusals, RefusedPacket, refusals};
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -53,11 +54,15 @@ fn dir_of(root: &Path, instance: &str) -> PathBuf {
         .join(format!("token-{}", abi::TOKEN_ABI))
 }
 
-/// Has a weir its pins in this directory, whatever form its tables have?
-fn is_form(dir: &Path) -> bool {
-    let name = dir.file_name().and_then(|name| name.to_str());
-    let form = name.and_then(|name| name.strip_prefix("token-"));
-    form.is_some_and(|form| form.parse::<u32>().is_ok())
+/// The directories, below an instance's, in which a weir has its pins, whatever form its tables
+/// have.
+fn forms(of_instance: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let all = fs::read_dir(of_instance).into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).filter(|dir| {
+        let name = dir.file_name().and_then(|name| name.to_str());
+        let form = name.and_then(|name| name.strip_prefix("token-"));
+        form.is_some_and(|form| form.parse::<u32>().is_ok())
+    })
 }
 
 /// What an identity is to the kernel: the first half of its aggregate.

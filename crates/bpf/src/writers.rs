@@ -104,11 +104,11 @@ impl Writers {
     /// The kernel refuses them: it is older than Linux 5.17, or this process may not.
     pub fn load() -> Result<Self> {
         // Whether such a program may ask about other processes no file of the kernel's says:
-        // it is tried, and nobody is to read of it in the log.
+        // it is tried, and nobody is to read in the log of what libbpf has to say of that.
         let print = libbpf_rs::set_print(None);
-        let loaded = Self::load_with(true);
+        let loaded = Self::load_with(true).or_else(|_| Self::load_with(false));
         libbpf_rs::set_print(print);
-        loaded.or_else(|_| Self::load_with(false))
+        loaded
     }
 
     fn load_with(other: bool) -> Result<Self> {
@@ -195,6 +195,22 @@ mod tests {
 
     use super::*;
 
+    /// Maps a page of a file so that it can be written, which nobody does.
+    fn map_shared(file: &File, page: usize) -> *mut std::ffi::c_void {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let shared = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                (page * PAGE) as u64,
+            )
+        };
+        shared.unwrap()
+    }
+
     #[test]
     fn root_who_writes_to_a_mapped_file_is_seen() {
         let writers = Writers::load().unwrap();
@@ -218,18 +234,7 @@ mod tests {
         let mut writer = File::options().read(true).append(true).open(&path).unwrap();
         writer.write_all(b"8").unwrap();
         assert!(soon(true));
-        // SAFETY: a shared mapping that nobody reads or writes.
-        let shared = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &writer,
-                0,
-            )
-        }
-        .unwrap();
+        let shared = map_shared(&writer, 0);
         drop(writer);
         assert!(seen(&mapping).is_written);
         // SAFETY: the mapping of before.
@@ -280,18 +285,7 @@ mod tests {
         }
         // SAFETY: a descriptor that nobody else has.
         let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
-        // SAFETY: a shared mapping that nobody reads or writes.
-        let shared = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                (page * PAGE) as u64,
-            )
-        }
-        .unwrap();
+        let shared = map_shared(&file, page);
         let buffer = [shared as usize, PAGE];
         // SAFETY: one struct iovec, which the kernel reads.
         let registered = unsafe {

@@ -284,9 +284,11 @@ pub fn is_mutable_type(name: &[u8]) -> bool {
     names.any(|one| one.as_bytes() == name)
 }
 
+/// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+pub const OVERLAYFS: u32 = 0x794c_7630;
+
 /// Is it a file of an overlay, whose content is in files of other file systems?
 pub fn is_overlay(file: &File) -> bool {
-    const OVERLAYFS: u32 = 0x794c_7630; // linux/magic.h
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == OVERLAYFS)
 }
 

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod agents;
 pub mod decode;
 pub mod fuse;
 pub mod mmdb;

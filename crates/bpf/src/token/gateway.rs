@@ -15,8 +15,9 @@ use libbpf_rs::{
 };
 
 use super::{
+    forms,
     interface_signer::{attach_program, namespace},
-    is_form, is_pinned,
+    is_pinned,
 };
 use crate::{
     attachment::{Hook, Link, xdp_program_on},
@@ -215,13 +216,7 @@ pub fn is_without_gateway(
 ) -> bool {
     // Of a daemon that was killed when it had just begun those of the one before judge, whose
     // tables may have had another form.
-    let forms = fs::read_dir(root.join(pins::escape(instance)));
-    let forms = forms
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
-    let dirs: Vec<_> = forms.filter(|dir| is_form(dir)).collect();
+    let dirs: Vec<_> = forms(&root.join(pins::escape(instance))).collect();
     let Ok(here) = namespace() else {
         return false;
     };

@@ -16,8 +16,8 @@ use libbpf_rs::{
 };
 
 use super::{
-    GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, dir_of, gate, gateway,
-    interface_signer, is_form, is_pinned,
+    GatewayKind, GatewayProgram, InterfaceSigner, PORTS, SignedKind, Tokens, dir_of, forms, gate,
+    gateway, interface_signer, is_pinned,
 };
 use crate::{
     error::{Context, Result},
@@ -298,9 +298,7 @@ impl Loaded {
 
     /// Pins of weirs whose tables had another form.
     fn other_forms(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        let all = fs::read_dir(&self.of_instance).into_iter().flatten();
-        let all = all.flatten().map(|entry| entry.path());
-        all.filter(|dir| is_form(dir) && *dir != self.dir)
+        forms(&self.of_instance).filter(|dir| *dir != self.dir)
     }
 
     /// What puts tokens into datagrams or segments, or signatures of DAF, at interfaces; `None`:

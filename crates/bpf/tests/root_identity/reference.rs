@@ -20,6 +20,7 @@ use weir_identity::{
     policy::{self, Networks, Place, Policy, RuleBits},
 };
 use weir_netlab::{Child, Namespace, Net};
+use weir_testkit::agents::BIND;
 
 use super::{LONG, TestCgroup, policy};
 
@@ -52,16 +53,7 @@ const PORTS: std::ops::Range<u16> = 4001..4009;
 /// Makes a socket for each line, has the other program send on it as well if there are two
 /// holders, and says whether it may send, or receives what has been sent to it.
 const AGENT: &str = r#"
-import array, errno, socket, subprocess, sys, time
-def bind(s, port):
-    # Who reads the host's open files, as the tests beside this one do, may hold what was
-    # closed for as long as it waits for a processor.
-    for _ in range(6000):
-        try: return s.bind(('', port))
-        except OSError as e:
-            if e.errno != errno.EADDRINUSE: raise
-        time.sleep(0.005)
-    sys.exit('the port stays in use')
+import array, socket, subprocess, sys
 other, helper = sys.argv[1:3]
 a, b = socket.socketpair()
 second = subprocess.Popen([other, '-c', helper, str(b.fileno())], pass_fds=[b.fileno()])
@@ -210,7 +202,7 @@ impl Agent {
 }
 
 fn begin(group: &TestCgroup, space: &Namespace, other: &str) -> Agent {
-    let mut command = group.command(PYTHON, &["-c", AGENT, other, HELPER]);
+    let mut command = group.command(PYTHON, &["-c", &[BIND, AGENT].concat(), other, HELPER]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = space.spawn(command).unwrap();
     Agent {

@@ -36,24 +36,27 @@ fn writers() -> Option<Arc<Writers>> {
     loaded.as_ref()?.as_ref().ok().cloned()
 }
 
-/// The file below that is read through this one from now on, as long as a lease is held on it.
-/// One that was opened before may have been that of a lower layer, and another one be written.
-fn below(writers: &Writers, file: &File) -> Result<(OwnMapping, MappedFile), NoDigest> {
+/// Maps the file below that is read through this one from now on, as long as a lease is held on
+/// it. One that was opened before may have been that of a lower layer, and another one be written.
+fn map(file: &File) -> Result<OwnMapping, NoDigest> {
     let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let mapping = again.and_then(|file| OwnMapping::of(&file));
-    let mapping = mapping.map_err(|_| NoDigest::Unreadable)?;
-    match writers.own(&mapping) {
-        Ok(Some(below)) => Ok((mapping, below)),
-        Ok(None) => Err(NoDigest::Later),
-        Err(_) => Err(NoDigest::Unleased),
-    }
+    mapping.map_err(|_| NoDigest::Unreadable)
+}
+
+/// What the kernel has said; without an answer the mappings change without a pause, or nobody is
+/// there any more.
+fn said<T>(answer: Result<Option<T>, weir_bpf::Error>) -> Result<T, NoDigest> {
+    answer
+        .map_err(|_| NoDigest::Unleased)?
+        .ok_or(NoDigest::Later)
 }
 
 /// The file below one of an overlay. To be asked while a lease is held: whoever writes to the file
 /// below then has done so before, as by a mapping, and is seen.
 pub fn of(file: &File) -> Result<MappedFile, NoDigest> {
     let writers = writers().ok_or(NoDigest::Unleased)?;
-    Ok(below(&writers, file)?.1)
+    said(writers.own(&map(file)?))
 }
 
 /// Refuses a file of which pages may be written past any mapping. To be asked while a lease is
@@ -63,14 +66,9 @@ pub fn refuse_pinned(file: &File) -> Result<(), NoDigest> {
     let Some(writers) = writers() else {
         return Ok(());
     };
-    let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let mapping = again.and_then(|file| OwnMapping::of(&file));
-    let mapping = mapping.map_err(|_| NoDigest::Unreadable)?;
-    match writers.may_be_pinned(&mapping) {
-        Ok(Some(false)) => Ok(()),
-        Ok(Some(true)) => Err(NoDigest::Written),
-        Ok(None) => Err(NoDigest::Later),
-        Err(_) => Err(NoDigest::Unleased),
+    match said(writers.may_be_pinned(&map(file)?))? {
+        true => Err(NoDigest::Written),
+        false => Ok(()),
     }
 }
 
@@ -83,14 +81,12 @@ pub fn refuse_other(file: &File, thread: u32, starts: &[u64]) -> Result<(), NoDi
     if !writers.sees_others() {
         return Ok(());
     }
-    let (_mapping, below) = below(&writers, file)?;
+    // Held while it is compared, so that its place is no other file's.
+    let mapping = map(file)?;
+    let below = said(writers.own(&mapping))?;
     for start in starts {
-        match writers.has_mapped(thread, *start, &below) {
-            Ok(Some(true)) => {}
-            Ok(Some(false)) => return Err(NoDigest::Replaced),
-            // It is gone, or changes its mappings without a pause.
-            Ok(None) => return Err(NoDigest::Later),
-            Err(_) => return Err(NoDigest::Unleased),
+        if !said(writers.has_mapped(thread, *start, &below))? {
+            return Err(NoDigest::Replaced);
         }
     }
     Ok(())

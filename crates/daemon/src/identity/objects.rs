@@ -180,14 +180,15 @@ impl Objects {
         // What is sealed is written by nobody.
         let is_sealed = is_memory(&file, &about);
         let mut writers = Writers::of(&about);
-        let is_overlay = hash::is_overlay(&file);
+        let magic = fstatfs(&file).map(|stat| stat.f_type as u32);
+        let is_overlay = magic == Ok(hash::OVERLAYFS);
         // Of who writes to the file below nobody is told.
         if is_overlay && !writers.is_root_alone {
             return Err(NoDigest::Unleased);
         }
         // Root of a container is root by number, and a store through a mapping leaves no time stamp
         // on tmpfs, which may be below an overlay.
-        if is_overlay || is_tmpfs(&file) {
+        if is_overlay || magic == Ok(TMPFS) {
             writers.is_root_alone = false;
         }
         if self.is_on_loop(&about) {
@@ -585,10 +586,6 @@ fn stands(file: &FileKey) -> bool {
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u32 = 0x0102_1994;
 
-fn is_tmpfs(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == TMPFS)
-}
-
 /// Does the file lie in memory, on a mount of the kernel's own (memfd, shared memory of System V,
 /// MAP_SHARED | MAP_ANONYMOUS)? Of these the kernel does not count who can write: it gives a read
 /// lease beside a writer, and a store to a page that is dirty leaves no time stamp.
@@ -792,7 +789,8 @@ mod tests {
         weir_bpf::lease::ignore_signals();
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let at = File::open(dir.path()).unwrap();
-        if is_tmpfs(&at) || hash::is_overlay(&at) {
+        let magic = fstatfs(&at).unwrap().f_type as u32;
+        if [TMPFS, hash::OVERLAYFS].contains(&magic) {
             eprintln!("skipped: /var/tmp on a disk (probe: statfs)");
             return;
         }

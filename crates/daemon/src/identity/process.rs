@@ -124,7 +124,7 @@ fn executable_mappings(maps: impl Read) -> io::Result<(Vec<Mapping>, bool)> {
 struct OpenedFile {
     path: PathBuf,
     file: Result<File, NoDigest>,
-    /// The addresses at which it is mapped, if it is of an overlay; none of the executable itself.
+    /// The addresses at which it is mapped, if it is of an overlay.
     starts: Vec<u64>,
 }
 
@@ -135,6 +135,20 @@ impl OpenedFile {
             file,
             starts: Vec::new(),
         }
+    }
+
+    /// The executable of a process that has mapped these.
+    fn executable(path: PathBuf, file: Result<File, NoDigest>, mapped: &[Self]) -> Self {
+        let key_of = |opened: &Self| {
+            let about = opened.file.as_ref().ok()?.metadata().ok()?;
+            Some(FileKey::of(&about))
+        };
+        let mut exe = Self::new(path, file);
+        let mut of_overlays = mapped.iter().filter(|other| !other.starts.is_empty());
+        if let Some(same) = of_overlays.find(|other| key_of(other) == key_of(&exe)) {
+            exe.starts.clone_from(&same.starts);
+        }
+        exe
     }
 
     /// Notes that it is mapped there.
@@ -329,14 +343,14 @@ pub(super) fn read(
     };
     let exe = fs::read_link(proc.join("exe")).ok();
     let remote = RemoteMounts::of(thread);
-    let is_exe_remote = remote.hold(&proc.join("exe")) == Some(true);
+    let exe_link = proc.join("exe");
     let is_exe_remote = exe.as_ref().is_some_and(|exe| {
         let mapped = mappings.iter().find(|mapping| mapping.path == *exe);
-        match mapped {
-            _ if is_exe_remote => true,
+        let by_list = match mapped {
             Some(mapping) => remote.hold_device(&mapping.device),
             None => remote.hold_path(exe),
-        }
+        };
+        by_list || remote.hold(&exe_link) == Some(true)
     });
     // All are opened before one is hashed, which takes a while: of a process that ends
     // meanwhile the digests are known, and the next one of its kind is identified sooner.
@@ -344,27 +358,12 @@ pub(super) fn read(
     program.truncated = is_cut || are_more;
     let exe_opened = exe.map(|path| match is_exe_remote {
         true => OpenedFile::new(path, Err(NoDigest::Untrusted)),
-        false => OpenedFile::new(path, open(&proc.join("exe"), &remote)),
+        false => OpenedFile::executable(path, open(&exe_link, &remote), &objects_opened),
     });
     let (mut files, mut without) = (BTreeSet::new(), None);
-    let mut replaced = BTreeSet::new();
     let mut object = |opened: OpenedFile| {
         let path = opened.path.clone();
-        let about = opened
-            .file
-            .as_ref()
-            .ok()
-            .and_then(|file| file.metadata().ok());
-        let key = about.map(|about| FileKey::of(&about));
-        let mut found = opened.digest(thread, objects);
-        if found == Err(NoDigest::Replaced) {
-            replaced.extend(key);
-        }
-        // Its executable is mapped beside, and was looked at there.
-        if key.is_some_and(|key| replaced.contains(&key)) {
-            found = Err(NoDigest::Replaced);
-        }
-        let digest = match found {
+        let digest = match opened.digest(thread, objects) {
             Ok((id, digest)) => {
                 files.insert(id);
                 Some((id, digest))
