@@ -15,6 +15,7 @@ use weir_bpf::{
     identity::{CgroupAt, missing},
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
+use weir_netlink::{Protocol, Socket, diag};
 
 use super::{
     Load, Queueing, Through,
@@ -32,6 +33,14 @@ const QUEUE: &str = "17";
 const SERVERS: [&str; 2] = ["10.9.0.2", "2001:db8::2"];
 /// The client's device.
 const CLIENT_DEVICE: &str = "c0";
+
+/// `AF_INET` and `AF_INET6` of linux/socket.h, and `IPPROTO_TCP` of linux/in.h.
+const FAMILIES: [u8; 2] = [2, 10];
+const TCP: u8 = 6;
+/// `FIN_WAIT1`, `FIN_WAIT2` and `CLOSING` of net/tcp_states.h: the peer has not ended.
+const ENDING: u32 = 1 << 4 | 1 << 5 | 1 << 11;
+/// So long it is waited for that: what a turn has cut off ends by itself, or does not.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
 /// A client and a server on one veth pair, and the control group of the client.
 pub struct Site {
@@ -137,7 +146,29 @@ impl Site {
         let output = child.inner().stdout.take().context("the client's output")?;
         let line = BufReader::new(output).lines().next();
         let line = line.context("the client says nothing")??;
+        self.wait_for_ends()?;
         serde_json::from_str(&line).with_context(|| format!("the client says {line:?}"))
+    }
+
+    /// Waits, for some seconds at most, until the server has ended its side of each connection that
+    /// the client has ended. The server's end may come late on a busy machine: in a turn that
+    /// wants tokens its answer is refused, and whoever gets the port next does not connect for as
+    /// long as that socket lives.
+    fn wait_for_ends(&self) -> anyhow::Result<()> {
+        let are_over = || -> std::io::Result<bool> {
+            let socket = Socket::open(Protocol::SockDiag)?;
+            for family in FAMILIES {
+                if !diag::list(&socket, family, TCP, ENDING)?.is_empty() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let until = Instant::now() + ENDS_WITHIN;
+        while !self.client.enter(are_over)?? && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 }
 
