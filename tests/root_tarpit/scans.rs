@@ -45,16 +45,23 @@ fn root_tarpit_nmap_finds_every_port_open_and_takes_longer() {
         return;
     }
     let pit = Pit::with("tcx", ADDRESSES);
+    let (all, last) = (16 * usize::from(PORTS), format!("{PORTS}/tcp"));
     for kind in ["-sS", "-sT"] {
         let (none, shortly) = pit.nmap(kind, EMPTY);
         assert!(none.contains("(0 hosts up)"), "{kind}: {none}");
-        let (found, long) = pit.nmap(kind, HELD);
-        println!("{kind}: {shortly:?} where nobody is, {long:?} in the tarpit");
-        assert!(found.contains("(16 hosts up)"), "{kind}: {found}");
-        let open = found.matches("/tcp").count();
-        let all_of_a_host = found.matches(&format!("{PORTS}/tcp")).count();
-        assert_eq!(open, 16 * usize::from(PORTS), "{kind}: {found}");
-        assert_eq!((all_of_a_host, found.matches(" open ").count()), (16, open));
+        // On a busy machine nmap gives up on ports whose answers come late, but of none does it
+        // hear that it is closed.
+        let mut scans = (0..3).map(|_| pit.nmap(kind, HELD));
+        let of_all = scans.find(|(found, long)| {
+            println!("{kind}: {shortly:?} where nobody is, {long:?} in the tarpit");
+            assert!(found.contains("(16 hosts up)"), "{kind}: {found}");
+            assert!(!found.contains("closed"), "{kind}: {found}");
+            let count = |text: &str| found.matches(text).count();
+            let counts = [count("/tcp"), count(" open "), count(&last)];
+            println!("ports, open ones, and the last of a host: {counts:?}");
+            counts == [all, all, 16]
+        });
+        let (_, long) = of_all.unwrap_or_else(|| panic!("{kind}: not all are open"));
         assert!(long > shortly * 2, "{kind}: {long:?} beside {shortly:?}");
     }
     assert_eq!(pit.weir.banned(), [""; 0]);

@@ -322,9 +322,12 @@ fn root_a_port_that_only_logs_lets_all_connections_in_and_counts() {
     lab.server.copy_keys(&lab.client);
     lab.server.require(&curl, "mode = \"log\"\n");
     lab.server.weir.start();
-    let python = || lab.client.known_python(SERVER[0]);
-    python();
+    lab.client.known_python(SERVER[0]);
     let (client, server) = (&lab.client, &lab.server);
+    soon("python to sign", || {
+        client.connects(SERVER[0], PORT);
+        (server.outcome("not-named") > 0).then_some(())
+    });
     let by_other = |address: &str| {
         let url = url(address, PORT);
         let words = ["-s", "-o", "/dev/null", "--max-time", "3", &url];
