@@ -37,6 +37,8 @@ mod paths;
 mod payload;
 #[path = "common/plain.rs"]
 mod plain;
+#[path = "root_token/same_port.rs"]
+mod same_port;
 #[path = "root_token/strip.rs"]
 mod strip;
 

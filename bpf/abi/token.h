@@ -277,8 +277,8 @@ struct token_interface {
 enum token_outcome {
 	TOKEN_VALID,  /* a SYN or datagram whose token is right */
 	TOKEN_PROVEN, /* a later packet, or datagram without a token, of such a flow */
-	TOKEN_FREE,   /* of a source of which none is wanted, of an own connection, or of
-		       * one that was there before */
+	TOKEN_FREE,   /* of a source of which none is wanted, of an own connection, of one
+		       * that was there before, or what ends one for the next */
 	/* From here on refused. */
 	TOKEN_MISSING,	 /* a SYN or datagram without one */
 	TOKEN_MALFORMED, /* options that contradict themselves, or no header */

@@ -109,17 +109,22 @@ static __noinline __u32 find_forward(const struct token_packet *packet, __u64 ca
 	return search.found;
 }
 
+static __always_inline void count_forward(__s64 more)
+{
+	__u32 zero = 0;
+	__u64 *taken = bpf_map_lookup_elem(&token_forward_taken, &zero);
+
+	if (taken)
+		__sync_fetch_and_add(taken, more);
+}
+
 static __always_inline int remember_forward(const struct token_packet *packet,
 					    const struct token_flow *flow, int is_new)
 {
-	__u32 zero = 0;
-	__u64 *taken;
-
 	if (bpf_map_update_elem(&token_forward_flows, &packet->flow, flow, BPF_ANY))
 		return -1;
-	taken = is_new ? bpf_map_lookup_elem(&token_forward_taken, &zero) : NULL;
-	if (taken)
-		__sync_fetch_and_add(taken, 1);
+	if (is_new)
+		count_forward(1);
 	return 0;
 }
 
@@ -132,8 +137,11 @@ static __noinline enum token_outcome forward_syn(struct __sk_buff *skb,
 	enum token_outcome outcome = judge_syn(skb, packet, control, requirement);
 	struct token_flow flow = {}, *before;
 
-	if (outcome != TOKEN_VALID)
+	if (outcome != TOKEN_VALID) {
+		if (forget_before(&token_forward_flows, packet, control, requirement))
+			count_forward(-1);
 		return outcome;
+	}
 	before = bpf_map_lookup_elem(&token_forward_flows, &packet->flow);
 	if (is_sent_again(before, packet))
 		return before->used ? TOKEN_REPLAYED : TOKEN_VALID;

@@ -257,16 +257,31 @@ static __noinline enum token_outcome verify_token(struct token_packet *packet,
 	return TOKEN_VALID;
 }
 
+static __always_inline struct token_requirement *
+requirement_at(const struct token_control *control, __u32 requirement)
+{
+	__u32 place =
+		(requirement & 63) + (control->generation & 1 ? TOKEN_REQUIREMENTS : 0);
+
+	return bpf_map_lookup_elem(&token_requirements, &place);
+}
+
 /* What a requirement wants tokens to be about; 0: it is none. */
 static __always_inline __u32 scope_of(const struct token_control *control,
 				      __u32 requirement)
 {
-	__u32 place =
-		(requirement & 63) + (control->generation & 1 ? TOKEN_REQUIREMENTS : 0);
-	struct token_requirement *about;
+	struct token_requirement *about = requirement_at(control, requirement);
 
-	about = bpf_map_lookup_elem(&token_requirements, &place);
 	return about ? about->scope : 0;
+}
+
+/* Does a requirement let pass what it counts? */
+static __always_inline int only_logs(const struct token_control *control,
+				     __u32 requirement)
+{
+	struct token_requirement *about = requirement_at(control, requirement);
+
+	return about && about->mode == TOKEN_LOG;
 }
 
 /* Does a requirement want a token in each segment? */
@@ -353,7 +368,20 @@ static __always_inline int is_sent_again(const struct token_flow *before,
 	       is_same(before->identity, packet->identity);
 }
 
-/* The same. TOKEN_VALID: its flow is remembered. */
+/* Forgets who had the ports of a SYN that proves nothing, where that is only logged: it
+ * passes, and begins a connection for which the one before speaks no more. 1: it did. */
+static __always_inline int forget_before(void *flows, const struct token_packet *packet,
+					 const struct token_control *control,
+					 __u32 requirement)
+{
+	struct token_flow *before = bpf_map_lookup_elem(flows, &packet->flow);
+
+	if (!before || before->isn == packet->tcp.seq || !only_logs(control, requirement))
+		return 0;
+	return !bpf_map_delete_elem(flows, &packet->flow);
+}
+
+/* The same as judge_syn. TOKEN_VALID: its flow is remembered. */
 static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 						struct token_packet *packet,
 						const struct token_control *control,
@@ -362,8 +390,10 @@ static __noinline enum token_outcome verify_syn(struct __sk_buff *skb,
 	enum token_outcome outcome = judge_syn(skb, packet, control, requirement);
 	struct token_flow flow = {}, *before;
 
-	if (outcome != TOKEN_VALID)
+	if (outcome != TOKEN_VALID) {
+		forget_before(&token_flows, packet, control, requirement);
 		return outcome;
+	}
 	before = bpf_map_lookup_elem(&token_flows, &packet->flow);
 	if (is_sent_again(before, packet))
 		return before->used ? TOKEN_REPLAYED : TOKEN_VALID;
@@ -447,7 +477,6 @@ static __always_inline int finish(const struct token_control *control,
 {
 	__u32 second = control->generation & 1;
 	__u32 place = (requirement & 63) + (second ? TOKEN_REQUIREMENTS : 0);
-	struct token_requirement *about;
 	int passes;
 	__u32 key = place * TOKEN_OUTCOMES + outcome;
 	__u64 *number = bpf_map_lookup_elem(&token_outcomes, &key);
@@ -456,8 +485,7 @@ static __always_inline int finish(const struct token_control *control,
 		__sync_fetch_and_add(number, 1);
 	if (outcome < TOKEN_MISSING)
 		return 1;
-	about = bpf_map_lookup_elem(&token_requirements, &place);
-	passes = about && about->mode == TOKEN_LOG;
+	passes = only_logs(control, requirement);
 	if (packet)
 		keep_refused(packet, outcome, !passes);
 	return passes;
@@ -488,81 +516,134 @@ static __noinline int judge_unread(const struct token_packet *packet,
 			    : UNREAD_FREE;
 }
 
-/* A segment on an accepted connection whose segments are to have tokens. 1: it passes. */
-static __noinline int judge_segment(struct __sk_buff *skb,
-				    const struct token_control *control,
-				    const struct token_accepted *accepted)
+/* Does a packet tell of a new connection, where the socket is of an older one that had
+ * the same port at the other end? A SYN does, and a reset behind a SYN that was right. */
+static __always_inline int is_of_new_connection(const struct token_packet *packet,
+						const struct token_accepted *accepted)
 {
-	struct token_packet packet = {.isn = accepted->isn};
-	enum token_outcome outcome = TOKEN_MALFORMED;
+	struct token_flow *flow;
 
-	if (!read_packet(skb, 0, &packet))
-		outcome = verify_segment(skb, &packet, control, accepted->identity);
-	return finish(control, &packet, outcome, accepted->requirement);
+	if (packet->tcp.syn)
+		return !packet->tcp.ack;
+	if (!packet->tcp.rst)
+		return 0;
+	flow = bpf_map_lookup_elem(&token_flows, &packet->flow);
+	return flow && !flow->used && flow->isn != accepted->isn;
 }
 
-/* A packet for a socket at a port of `candidates`, of which it is not known yet what
- * holds: a listening one (`accepted` is NULL), or one under another policy. 1: it passes.
- */
-static __noinline int judge_packet(struct __sk_buff *skb, struct token_accepted *accepted,
+/* Marks an accepted connection as proven if its own SYN was verified: who had the same
+ * port before, or has it next, proves nothing about it. */
+static __always_inline void prove(struct bpf_sock *sk, const struct token_packet *packet,
+				  struct token_accepted *accepted)
+{
+	struct token_flow *flow = bpf_map_lookup_elem(&token_flows, &packet->flow);
+	struct bpf_tcp_sock *tcp = bpf_tcp_sock(sk);
+
+	/* Both numbers count the SYN's and the FIN's place as they count bytes. */
+	if (!flow || !tcp ||
+	    bpf_ntohl(flow->isn) != tcp->rcv_nxt - (__u32)tcp->bytes_received - 1)
+		return;
+	copy_identity(accepted->identity, flow->identity);
+	accepted->isn = flow->isn;
+	accepted->is_proven = 1;
+	/* What a gateway here has noted stays. */
+	if (!flow->used)
+		flow->used = TOKEN_USED;
+}
+
+/* A packet for a listening socket at a port of `candidates`. 1: it passes. */
+static __noinline int judge_packet(struct __sk_buff *skb,
 				   const struct token_control *control, __u64 candidates)
 {
+	enum token_outcome outcome = TOKEN_NO_FLOW;
 	struct token_search search = {};
 	struct token_packet packet = {};
 	struct token_flow *flow;
-	enum token_outcome outcome;
 
 	if (read_packet(skb, 0, &packet))
 		return judge_unread(&packet, control, candidates) != 0;
 	find_requirement(&search, packet.flow.source, candidates, control->generation);
-	if (!search.found) {
-		if (accepted) {
-			accepted->outcome = TOKEN_FREE;
-			accepted->generation = control->generation;
-		}
+	if (!search.found)
 		return 1;
-	}
 	search.found--;
-	if (!accepted && packet.tcp.syn && !packet.tcp.ack)
+	if (packet.tcp.syn && !packet.tcp.ack)
 		return finish(control, &packet,
 			      verify_syn(skb, &packet, control, search.found),
 			      search.found);
-	if (accepted && !accepted->is_proven) {
-		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
-		if (flow) {
-			copy_identity(accepted->identity, flow->identity);
-			accepted->isn = flow->isn;
-			accepted->is_proven = 1;
-			/* What a gateway here has noted stays. */
-			if (!flow->used)
-				flow->used = TOKEN_USED;
-		}
-	}
-	outcome = TOKEN_NO_FLOW;
-	if (accepted) {
-		if (accepted->is_proven)
-			outcome = is_named(control, accepted->identity, search.found)
-					  ? TOKEN_PROVEN
-					  : TOKEN_NOT_NAMED;
-		accepted->outcome = outcome;
-		accepted->requirement = search.found;
-		accepted->is_payload = wants_payload(control, search.found);
-		accepted->generation = control->generation;
-		copy_identity(packet.identity, accepted->identity);
-		packet.isn = accepted->isn;
-	} else {
-		flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
-		if (flow) {
-			outcome = is_named(control, flow->identity, search.found)
-					  ? TOKEN_PROVEN
-					  : TOKEN_NOT_NAMED;
-			copy_identity(packet.identity, flow->identity);
-			packet.isn = flow->isn;
-		}
+	flow = bpf_map_lookup_elem(&token_flows, &packet.flow);
+	if (flow) {
+		outcome = is_named(control, flow->identity, search.found)
+				  ? TOKEN_PROVEN
+				  : TOKEN_NOT_NAMED;
+		copy_identity(packet.identity, flow->identity);
+		packet.isn = flow->isn;
 	}
 	if (outcome == TOKEN_PROVEN && wants_payload(control, search.found))
 		outcome = verify_segment(skb, &packet, control, packet.identity);
 	return finish(control, &packet, outcome, search.found);
+}
+
+/* What holds for an accepted connection under this policy: TOKEN_FREE, TOKEN_PROVEN or
+ * why not. */
+static __always_inline enum token_outcome settle(struct bpf_sock *sk,
+						 const struct token_packet *packet,
+						 struct token_accepted *accepted,
+						 const struct token_control *control,
+						 __u64 candidates)
+{
+	struct token_search search = {};
+
+	find_requirement(&search, packet->flow.source, candidates, control->generation);
+	if (!search.found)
+		return TOKEN_FREE;
+	search.found--;
+	accepted->requirement = search.found;
+	accepted->is_payload = wants_payload(control, search.found);
+	if (!accepted->is_proven)
+		prove(sk, packet, accepted);
+	if (!accepted->is_proven)
+		return TOKEN_NO_FLOW;
+	return is_named(control, accepted->identity, search.found) ? TOKEN_PROVEN
+								   : TOKEN_NOT_NAMED;
+}
+
+/* A packet for an accepted socket at a port of `candidates`: the first one under this
+ * policy, by which what holds for the connection is noted; or one of a connection that
+ * has proven nothing, or whose segments are to have tokens. 1: it passes. */
+static __noinline int judge_accepted(struct __sk_buff *skb, struct bpf_sock *sk,
+				     struct token_accepted *accepted,
+				     const struct token_control *control,
+				     __u64 candidates)
+{
+	int is_first = accepted->generation != control->generation;
+	struct token_packet packet = {};
+	enum token_outcome outcome;
+
+	if (read_packet(skb, 0, &packet))
+		return judge_unread(&packet, control, candidates) != 0;
+	if (is_first) {
+		accepted->outcome = settle(sk, &packet, accepted, control, candidates);
+		/* Last: from here on no packet is judged by what held before. */
+		barrier();
+		accepted->generation = control->generation;
+	}
+	outcome = accepted->outcome;
+	if (outcome == TOKEN_FREE)
+		return 1;
+	if (outcome != TOKEN_PROVEN && is_of_new_connection(&packet, accepted)) {
+		outcome = TOKEN_FREE;
+		if (packet.tcp.syn)
+			outcome =
+				verify_syn(skb, &packet, control, accepted->requirement);
+		return finish(control, &packet, outcome, accepted->requirement);
+	}
+	copy_identity(packet.identity, accepted->identity);
+	packet.isn = accepted->isn;
+	if (outcome == TOKEN_PROVEN && accepted->is_payload)
+		outcome = verify_segment(skb, &packet, control, accepted->identity);
+	else if (!is_first) /* of those that prove nothing only the first is kept */
+		return finish(control, NULL, outcome, accepted->requirement);
+	return finish(control, &packet, outcome, accepted->requirement);
 }
 
 #define NOT_OF_DAF (-1)
@@ -589,8 +670,8 @@ static __noinline int judge_daf(struct __sk_buff *skb,
 }
 
 /* A packet for a TCP socket at a port of `candidates`. 1: it passes. One of a connection
- * that is known is not read, unless each of its segments has to prove itself: it has
- * nothing of the others on its way. */
+ * that has proven itself is not read, unless each of its segments has to: it has nothing
+ * of the others on its way. */
 static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock *sk,
 					  const struct token_control *control,
 					  __u64 candidates)
@@ -600,8 +681,7 @@ static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock
 
 	if (sk->state == TCP_LISTEN) {
 		said = is_of_daf ? judge_daf(skb, control, candidates) : NOT_OF_DAF;
-		return said == NOT_OF_DAF ? judge_packet(skb, NULL, control, candidates)
-					  : said;
+		return said == NOT_OF_DAF ? judge_packet(skb, control, candidates) : said;
 	}
 	accepted =
 		bpf_sk_storage_get(&token_accepted, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -616,13 +696,13 @@ static __always_inline int receive_packet(struct __sk_buff *skb, struct bpf_sock
 		if (said != NOT_OF_DAF)
 			return said;
 	}
-	if (accepted->generation != control->generation)
-		return judge_packet(skb, accepted, control, candidates);
-	if (accepted->outcome == TOKEN_FREE)
-		return 1;
-	if (accepted->outcome == TOKEN_PROVEN && accepted->is_payload)
-		return judge_segment(skb, control, accepted);
-	return finish(control, NULL, accepted->outcome, accepted->requirement);
+	if (accepted->generation == control->generation) {
+		if (accepted->outcome == TOKEN_FREE)
+			return 1;
+		if (accepted->outcome == TOKEN_PROVEN && !accepted->is_payload)
+			return finish(control, NULL, TOKEN_PROVEN, accepted->requirement);
+	}
+	return judge_accepted(skb, sk, accepted, control, candidates);
 }
 
 #endif

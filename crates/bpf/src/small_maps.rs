@@ -98,7 +98,9 @@ pub(crate) fn sum_of(map: &MapHandle, number: u32, of: &str) -> Result<u64> {
         .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
         .context(|| format!("read the counters of {of}"))?;
     let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
-    Ok(cpus.into_iter().flatten().map(of_cpu).sum())
+    // What one processor adds another may take away.
+    let cpus = cpus.into_iter().flatten().map(of_cpu);
+    Ok(cpus.fold(0, u64::wrapping_add))
 }
 
 /// Packets and bytes by reason number, over all CPUs.

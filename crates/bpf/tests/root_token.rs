@@ -50,7 +50,7 @@ const MOST: [(&str, u64); 13] = [
     ("sign-udp-ip", 12_000),
     ("sign-tcp", 22_500),
     ("sign-tcp-ip", 22_500),
-    ("verify", 102_000),
+    ("verify", 132_000),
     ("own", 6_500),
     ("match", 143_000),
     ("sign-daf", 100_000),

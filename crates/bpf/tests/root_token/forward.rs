@@ -561,6 +561,44 @@ fn root_a_gateway_takes_up_connections_for_its_time_only() {
     }
 }
 
+/// Where a requirement only logs, a SYN that proves nothing passes, and begins a connection: who
+/// had its ports before says nothing about it, also when the requirement drops.
+#[test]
+fn root_a_connection_that_was_only_logged_is_not_that_of_who_was_there_before() {
+    let known = Known::new();
+    for gateway in Gateway::both("fwd-logged") {
+        let mut logs = known.forwards(0);
+        logs.requirements[0].drops = false;
+        for v6 in [false, true] {
+            let flow = flow(v6, 40_100);
+            let flags = if v6 { 40 } else { 20 } + 14 + 13;
+            let syn = known.frame(flow.0, flow.1, 7, epoch(), &[], 0);
+            let mut later = syn.clone();
+            later[flags] = 0x10;
+            // Another experiment's option. The sequence number is that of another connection.
+            let mut unsigned = known.frame(flow.0, flow.1, 9, epoch(), &[], 0);
+            let end = unsigned.len() - 20;
+            unsigned[end + 2] = 0;
+            gateway.tokens.put_policy(&known.forwards(0)).unwrap();
+            let before = gateway.tokens.forward_flows().unwrap();
+            gateway.says(Outcome::Valid, &syn, "it is signed");
+            gateway.says(Outcome::Proven, &later, "it follows");
+            gateway.says(
+                Outcome::Missing,
+                &unsigned,
+                "it is dropped, and changes nothing",
+            );
+            gateway.says(Outcome::Proven, &later, "it goes on");
+            gateway.tokens.put_policy(&logs).unwrap();
+            assert!(gateway.passes(&unsigned), "it logs");
+            gateway.tokens.put_policy(&known.forwards(0)).unwrap();
+            gateway.says(Outcome::NoFlow, &later, "nobody has proven this one");
+            // None has had to go for others.
+            assert_eq!(gateway.tokens.forward_flows().unwrap(), before);
+        }
+    }
+}
+
 #[test]
 fn root_of_too_many_forwarded_connections_the_least_used_go() {
     let known = Known::new();

@@ -275,3 +275,31 @@ fn root_what_other_processors_note_does_not_outlive_the_rules() {
         }
     });
 }
+
+/// Where a requirement only logs, whoever begins a connection with a SYN that proves nothing is
+/// not taken for who had its ports before.
+#[test]
+fn root_a_logged_connection_of_the_same_ports_is_another_one() {
+    let (_lab, tokens, loaded) = Lab::load("logged");
+    let known = Known::new();
+    let matches = |frame: &[u8]| {
+        let ran = prog_test_run::packet(loaded.matcher(), frame, 1).unwrap();
+        ran.verdict == MATCH
+    };
+    for v6 in [false, true] {
+        let flow = flow(v6, 40_200);
+        let later = known.later_of(flow);
+        let mut unsigned = known.syn_of(flow, 9);
+        let options = unsigned.len() - 20;
+        unsigned[options + 2] = 0; // another experiment's option
+        tokens.put_policy(&known.policy()).unwrap();
+        assert!(matches(&known.syn_of(flow, 7)) && matches(&later));
+        assert!(!matches(&unsigned));
+        assert!(matches(&later), "it was dropped, and changes nothing");
+        let logs = known.with(|requirement| requirement.drops = false);
+        tokens.put_policy(&logs).unwrap();
+        assert!(matches(&unsigned), "it is logged");
+        tokens.put_policy(&known.policy()).unwrap();
+        assert!(!matches(&later), "nobody has proven this one");
+    }
+}
