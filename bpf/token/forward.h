@@ -55,6 +55,7 @@ struct token_forward_search {
 	__u32 second;
 	__u32 found;	     /* its number + 1 */
 	__u32 is_strict;     /* not the first one, but one that drops, if there is one */
+	__u32 is_anywhere;   /* whatever networks it protects */
 	__u32 is_sourceless; /* whatever sources it is about */
 };
 
@@ -72,7 +73,8 @@ static long try_forward(__u32 number, struct token_forward_search *search)
 		return 0;
 	search->network.networks = requirement->to;
 	__builtin_memcpy(search->network.addr, search->dest, 16);
-	if (!bpf_map_lookup_elem(&token_networks, &search->network))
+	if (!search->is_anywhere &&
+	    !bpf_map_lookup_elem(&token_networks, &search->network))
 		return 0;
 	if (requirement->networks && !search->is_sourceless) {
 		search->network.networks = requirement->networks;
@@ -102,6 +104,8 @@ static __noinline __u32 find_forward(const struct token_packet *packet, __u64 ca
 	if (is_strict && packet->protocol != IPPROTO_TCP &&
 	    packet->protocol != IPPROTO_UDP)
 		search.is_sourceless = 1;
+	/* Nor is it known to whom something goes whose IP header was not reached. */
+	search.is_anywhere = is_strict && is_unset(packet->flow.dest);
 	search.network.bits = 32 + 128;
 	__builtin_memcpy(search.source, packet->flow.source, 16);
 	__builtin_memcpy(search.dest, packet->flow.dest, 16);
@@ -317,7 +321,8 @@ static __noinline int read_path(struct __sk_buff *skb, __u32 base,
 						!head[2] && (head[3] & 0xf8) == 8;
 					return 0;
 				}
-				path->is_first = head[3] & 1;
+				/* One around another, which is whole, is a part. */
+				path->is_first |= head[3] & 1;
 				head[1] = 0;
 			}
 			if (next == IPPROTO_DSTOPTS &&
@@ -423,6 +428,7 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 		return judge_malformed(packet, control);
 	if (path.is_later)
 		return MATCH;
+	packet->is_part = path.is_first;
 	switch (path.next) {
 	case IPPROTO_UDP:
 		if (!is_within(packet, path.at, sizeof(ports)) ||
@@ -467,10 +473,8 @@ static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 
 	if (is_tag(packet->link)) {
 		base = skip_tags(skb, base, packet);
-		if (!base) {
-			keep_refused(packet, TOKEN_MALFORMED, 1);
-			return 0;
-		}
+		if (!base)
+			return judge_malformed(packet, control);
 	}
 	if (!is_ip(packet->link))
 		return MATCH;

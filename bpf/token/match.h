@@ -44,7 +44,10 @@ static __noinline int match_segment(struct __sk_buff *skb, struct token_packet *
 {
 	enum token_outcome outcome;
 
-	if (left >= MATCH_BY_DAF) {
+	/* What is signed is the whole: what a first part carries proves nothing of it. */
+	if (packet->is_part) {
+		outcome = TOKEN_MALFORMED;
+	} else if (left >= MATCH_BY_DAF) {
 		outcome = verify_daf(skb, packet, control);
 	} else {
 		outcome = verify_segment(skb, packet, control, packet->identity);

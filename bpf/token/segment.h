@@ -27,6 +27,7 @@ struct token_packet {
 	__u8 protocol;	   /* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 is_bad;	   /* of a datagram: its options contradict themselves */
 	__u8 has_token;
+	__u8 is_part; /* the first one of several (fragments), at a gateway */
 	__u8 key;
 	__u8 tag[4];
 #ifdef TOKEN_GATEWAY

@@ -517,7 +517,11 @@ static __noinline int judge_unread(const struct token_packet *packet,
 }
 
 /* Does a packet tell of a new connection, where the socket is of an older one that had
- * the same port at the other end? A SYN does, and a reset behind a SYN that was right. */
+ * the same port at the other end, and has proven nothing? A SYN does, which has to prove
+ * itself, and a reset behind a SYN that was right. The kernel answers the SYN with a
+ * challenge (RFC 5961, section 4), and its sender that one with a reset, which nobody
+ * signs: so the older socket ends, and the SYN meets the listening one when it is sent
+ * again. Neither has anything that the older socket would take. */
 static __always_inline int is_of_new_connection(const struct token_packet *packet,
 						const struct token_accepted *accepted)
 {

@@ -300,7 +300,7 @@ fn root_no_form_of_a_packet_gets_by_a_gateway() {
                 }
             }
             let many = tagged(&later(good), &[0x81, 0, 0, 0].repeat(5));
-            assert!(!gateway.passes(&many), "too many tags");
+            gateway.says(Outcome::Malformed, &many, "too many tags");
             let cut = tagged(&later(good)[..14], &[0x81, 0, 0, 0]);
             assert!(!gateway.passes(&cut[..16]), "half a tag");
 
@@ -376,6 +376,37 @@ fn root_no_form_of_a_packet_gets_by_a_gateway() {
         let ran = prog_test_run::packet(gateway.loaded.matcher(), &syn, 1);
         assert_eq!(ran.unwrap().verdict, 0);
         let _ = &gateway.lab;
+    }
+}
+
+/// What is signed is a whole segment: a first part whose own bytes are as they were signed, as of
+/// an acknowledgement that somebody has seen, lets nothing in behind it.
+#[test]
+fn root_a_part_proves_nothing_where_each_segment_does() {
+    let known = Known::new();
+    for gateway in Gateway::both("fwd-part") {
+        let mut policy = known.forwards(0);
+        policy.requirements[0].scope = Scope::Payload;
+        policy.requirements[0].udp_ports = Vec::new();
+        gateway.tokens.put_policy(&policy).unwrap();
+        for v6 in [false, true] {
+            let flow = flow(v6, 40_000);
+            let syn = known.frame(flow.0, flow.1, segments::ISN, epoch(), &[], 0);
+            gateway.says(Outcome::Valid, &syn, "the SYN");
+            for payload in [&b""[..], b"12345678"] {
+                let whole = known.segment_with(flow, payload, epoch());
+                gateway.says(Outcome::Proven, &whole, "a segment");
+                let first = fragment(&whole, 0, true);
+                gateway.says(Outcome::Malformed, &first, "the first part of one");
+                if v6 {
+                    let around = fragment(&fragment(&whole, 0, false), 0, true);
+                    gateway.says(Outcome::Malformed, &around, "around a whole one");
+                    let within = fragment(&fragment(&whole, 0, true), 0, false);
+                    gateway.says(Outcome::Malformed, &within, "within a whole one");
+                }
+                gateway.says(Outcome::Proven, &whole, "the segment");
+            }
+        }
     }
 }
 
@@ -491,6 +522,8 @@ fn root_what_cannot_be_judged_passes_only_where_every_requirement_logs() {
             }
             let error = error_about(about, 17);
             forms.push(("an error in parts", fragment(&error, 0, true)));
+            let tags = [0x81, 0, 0, 0].repeat(5);
+            forms.push(("too many tags", tagged(&error, &tags)));
             for (what, frame) in &forms {
                 gateway.tokens.put_policy(&logs).unwrap();
                 assert!(gateway.passes(frame), "it logs: {what}");
@@ -514,8 +547,10 @@ fn root_what_cannot_be_judged_passes_only_where_every_requirement_logs() {
             let forwarded = elsewhere.requirements[1].forwarded.as_mut().unwrap();
             forwarded.to = vec!["203.0.113.0/24".parse().unwrap()];
             gateway.tokens.put_policy(&elsewhere).unwrap();
+            // Nobody knows to whom a frame goes that has too many tags.
             for (what, frame) in &forms {
-                assert!(gateway.passes(frame), "to another network: {what}");
+                let passes = *what != "too many tags";
+                assert_eq!(gateway.passes(frame), passes, "to another network: {what}");
             }
         }
     }
