@@ -360,9 +360,9 @@ static __always_inline int is_icmp_error(__u8 protocol, __u8 type)
 	return type >= 1 && type <= 4;
 }
 
-#define ICMP_UNREAD (-1)
+#define FORWARD_UNREAD (-1)
 
-/* An ICMP message, at outer->transport. ICMP_UNREAD: it does not say whom it is about;
+/* An ICMP message, at outer->transport. FORWARD_UNREAD: it does not say whom it is about;
  * its caller judges that, for before Linux 6.8 the stack has no room for it here. */
 static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packet *outer,
 				 const struct token_control *control)
@@ -382,11 +382,11 @@ static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packe
 	/* Its receiver may find out what it is about where this does not. */
 	if (read_path(skb, at + 8, &packet, &quoted) || quoted.is_later ||
 	    quoted.next == IPPROTO_AH)
-		return ICMP_UNREAD;
+		return FORWARD_UNREAD;
 	if (quoted.next != IPPROTO_TCP && quoted.next != IPPROTO_UDP)
 		return MATCH;
 	if (bpf_skb_load_bytes(skb, quoted.at, ports, sizeof(ports)))
-		return ICMP_UNREAD;
+		return FORWARD_UNREAD;
 	/* As the flow comes in. `identity` has nothing else here. */
 	__builtin_memcpy(packet.identity, packet.flow.source, 16);
 	__builtin_memcpy(packet.flow.source, packet.flow.dest, 16);
@@ -407,14 +407,14 @@ static __noinline int judge_icmp(struct __sk_buff *skb, const struct token_packe
 		       : 0;
 }
 
-#define FORWARD_READ (-1)
-#define FORWARD_ICMP (-2)
+#define FORWARD_READ (-2)
+#define FORWARD_ICMP (-3)
 
 /* What is no whole segment of TCP. FORWARD_READ: judged by its ports, which are read.
- * FORWARD_ICMP: a message is at packet->transport. */
-static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
-				  struct token_packet *packet,
-				  const struct token_control *control)
+ * FORWARD_ICMP: a message is at packet->transport. FORWARD_UNREAD: malformed. */
+static __noinline int read_other(struct __sk_buff *skb, __u32 base,
+				 struct token_packet *packet,
+				 const struct token_control *control)
 {
 	struct forward_path path = {};
 	int said = read_path(skb, base, packet, &path);
@@ -425,7 +425,7 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 		return MATCH;
 	packet->protocol = path.next;
 	if (said || path.is_overlapping)
-		return judge_malformed(packet, control);
+		return FORWARD_UNREAD;
 	if (path.is_later)
 		return MATCH;
 	packet->is_part = path.is_first;
@@ -433,18 +433,17 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 	case IPPROTO_UDP:
 		if (!is_within(packet, path.at, sizeof(ports)) ||
 		    bpf_skb_load_bytes(skb, path.at, ports, sizeof(ports)))
-			return judge_malformed(packet, control);
+			return FORWARD_UNREAD;
 		/* Most are to other ports: their options are of no interest. */
 		packet->flow.dest_port = ports[1];
 		if (!(candidates_of(packet, control->generation) & control->forward))
 			return MATCH;
-		return read_datagram(skb, base, 1, packet)
-			       ? judge_malformed(packet, control)
-			       : FORWARD_READ;
+		return read_datagram(skb, base, 1, packet) ? FORWARD_UNREAD
+							   : FORWARD_READ;
 	case IPPROTO_TCP:
 		if (!is_within(packet, path.at, sizeof(packet->tcp)) ||
 		    bpf_skb_load_bytes(skb, path.at, &packet->tcp, sizeof(packet->tcp)))
-			return judge_malformed(packet, control);
+			return FORWARD_UNREAD;
 		packet->transport = path.at;
 		packet->flow.source_port = packet->tcp.source;
 		packet->flow.dest_port = packet->tcp.dest;
@@ -455,26 +454,24 @@ static __noinline int judge_other(struct __sk_buff *skb, __u32 base,
 		if (path.is_first && (!is_within(packet, path.at, ICMP_HEADER) ||
 				      bpf_skb_load_bytes(skb, path.at, &type, 1) ||
 				      is_icmp_error(path.next, type)))
-			return judge_malformed(packet, control);
+			return FORWARD_UNREAD;
 		packet->transport = path.at;
 		return FORWARD_ICMP;
 	}
 	return MATCH;
 }
 
-/* 0: it is dropped. `packet` is empty, but for the type of its frame. */
-static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
-					 struct token_packet *packet,
-					 const struct token_control *control)
+/* As judge_forward; FORWARD_READ: by its ports. FORWARD_UNREAD: it cannot be judged. */
+static __always_inline int read_forward(struct __sk_buff *skb, __u32 base,
+					struct token_packet *packet,
+					const struct token_control *control)
 {
-	struct token_flow *flow = NULL;
-	__u32 generation, used;
 	int said;
 
 	if (is_tag(packet->link)) {
 		base = skip_tags(skb, base, packet);
 		if (!base)
-			return judge_malformed(packet, control);
+			return FORWARD_UNREAD;
 	}
 	if (!is_ip(packet->link))
 		return MATCH;
@@ -484,17 +481,26 @@ static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
 #else
 	said = read_inline(skb, base, packet);
 #endif
-	if (said) {
-		said = judge_other(skb, base, packet, control);
-		if (said == FORWARD_ICMP) {
-			said = judge_icmp(skb, packet, control);
-			return said == ICMP_UNREAD ? judge_malformed(packet, control)
-						   : said;
-		}
-		if (said != FORWARD_READ)
-			return said;
-	}
-	generation = control->generation;
+	if (!said)
+		return FORWARD_READ;
+	said = read_other(skb, base, packet, control);
+	return said == FORWARD_ICMP ? judge_icmp(skb, packet, control) : said;
+}
+
+/* 0: it is dropped. `packet` is empty, but for the type of its frame. */
+static __always_inline int judge_forward(struct __sk_buff *skb, __u32 base,
+					 struct token_packet *packet,
+					 const struct token_control *control)
+{
+	int said = read_forward(skb, base, packet, control);
+	__u32 generation = control->generation, used;
+	struct token_flow *flow = NULL;
+
+	/* In one place, for verifiers before Linux 6.4 go through it once for each. */
+	if (said == FORWARD_UNREAD)
+		return judge_malformed(packet, control);
+	if (said != FORWARD_READ)
+		return said;
 	if (!(candidates_of(packet, generation) & control->forward))
 		return MATCH;
 	if (packet->protocol == IPPROTO_TCP && !(packet->tcp.syn && !packet->tcp.ack)) {

@@ -666,7 +666,8 @@ fn root_of_too_many_forwarded_connections_the_least_used_go() {
     }
 }
 
-/// Instructions that the verifier may look at, by kind of program.
+/// Instructions that the verifier may look at, by kind of program; on Linux 6.1, which goes through
+/// what calls back for each of its calls, three times as many.
 const MOST_OF_GATEWAY: [(GatewayKind, u64); 4] = [
     (GatewayKind::Forward, 250_000),
     (GatewayKind::ForwardXdp, 250_000),
@@ -677,7 +678,10 @@ const MOST_OF_GATEWAY: [(GatewayKind, u64); 4] = [
 #[test]
 fn root_programs_of_a_gateway_pass_the_verifier_with_room() {
     let (_lab, _tokens, loaded) = Lab::load("fwd-loads");
+    let uname = rustix::system::uname();
+    let is_older = uname.release().to_bytes().starts_with(b"6.1.");
     for (kind, most) in MOST_OF_GATEWAY {
+        let most = if is_older { most * 3 } else { most };
         let gateway = loaded.gateway(kind).unwrap();
         for program in gateway.programs() {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
