@@ -12,6 +12,7 @@ mod plain;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::symlink,
     path::Path,
     process::{Command, Stdio},
 };
@@ -106,6 +107,89 @@ fn root_a_program_on_fuse_is_not_trusted_and_its_holder_not_waited_for() {
     }
     let (code, told) = host.host.ask(&["app", "list"]);
     assert_eq!(code, Some(0), "{told}");
+    remote.hang(false);
+}
+
+/// A user leads to a file system whose holder has stopped by links: that of his process has no
+/// link in it where he runs it, or stands below /proc; that of a program that rules name by its
+/// content was his program's place before; one is an argument of what is called as an interpreter.
+/// And the daemon goes through what runs while a program of such a file system does. Other programs
+/// are known all the same.
+#[test]
+fn root_a_path_that_leads_to_a_file_system_of_others_keeps_nobody_waiting() {
+    const PYTHON: &str = "/usr/bin/python3";
+    if let Some(missing) = weir_testkit::fuse::missing() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let rules = format!(
+        "default = \"drop\"\nunknown = \"drop\"\n[app.rules.python]\nverdict = \"allow\"\nexe = \"{}\"\n",
+        app_host::sha256(PYTHON),
+    );
+    let Some(host) = TestHost::new("paths", &rules) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let place = |name: &str| {
+        let path = at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(PYTHON, &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (named, fresh) = (place("named/way/python3"), place("fresh"));
+    place("real/way/python3");
+    let script = connects_at_each_line(LOCKED);
+    let module = connects_at_each_line("print('ready', flush=True)");
+    fs::write(at("connects.py"), module).unwrap();
+    let connects = |what: &str, program: &str| {
+        let mut python = host.begin(&[program, "-c", &script]);
+        assert_eq!(python.line(), "ready");
+        for address in ["127.0.0.1", "::1"] {
+            soon(&format!("{program} to be known {what}"), || {
+                python.say(address);
+                (python.line() == "connected").then_some(())
+            });
+        }
+        let (code, told) = host.host.ask(&["app", "list"]);
+        assert_eq!(code, Some(0), "{told}");
+    };
+    connects("before", &named);
+    let remote = FuseLog::mount().unwrap();
+    remote.append(fs::read(PYTHON).unwrap());
+    let point = remote.path().parent().unwrap().to_owned();
+    let out = format!("/proc/{}/root{}", std::process::id(), point.display());
+    fs::create_dir(at("covered")).unwrap();
+    symlink(&out, at("covered/way")).unwrap();
+    let mut on_fuse = host.begin(&[remote.path().to_str().unwrap(), "-c", &script]);
+    assert_eq!(on_fuse.line(), "ready");
+    remote.hang(true);
+
+    let covers =
+        "mount --bind \"$0/real\" \"$0/covered\" && exec \"$0/covered/way/python3\" \"$@\"";
+    let root = dir.path().to_str().unwrap();
+    let mut elsewhere = host.begin(&["unshare", "-m", "sh", "-c", covers, root, "-c", &script]);
+    assert_eq!(elsewhere.line(), "ready");
+    elsewhere.say("127.0.0.1");
+    elsewhere.line();
+    connects("beside one that is elsewhere", &fresh);
+
+    host.host.done(&["app", "learn", "start", "--for", "1h"]);
+    let path = format!("PYTHONPATH={root}");
+    let mut learned = host.begin(&["env", &path, PYTHON, "-mconnects", &format!("{out}/any")]);
+    assert_eq!(learned.line(), "ready");
+    learned.say("127.0.0.1");
+    learned.line();
+    let second = place("second");
+    connects("while weir learns", &second);
+
+    fs::rename(at("named/way"), at("named/before")).unwrap();
+    symlink(&point, at("named/way")).unwrap();
+    let packaged = "[app.rules.packaged]\nverdict = \"allow\"\npackage = \"coreutils\"\n";
+    host.configure(&(rules + packaged));
+    host.host.done(&["reload"]);
+    let third = place("third");
+    connects("after a reload", &third);
     remote.hang(false);
 }
 

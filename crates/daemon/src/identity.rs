@@ -40,6 +40,7 @@ mod state;
 mod status;
 mod taking_back;
 mod told;
+mod way;
 mod why;
 mod why_socket;
 

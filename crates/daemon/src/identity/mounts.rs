@@ -5,27 +5,87 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs::{self, File},
-    io::Read,
+    fs::{self, File, Metadata},
+    io::{self, Read},
     os::{
         fd::AsRawFd,
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{AtFlags, CWD, MemfdFlags, StatxFlags, makedev, memfd_create, statx},
+    fs::{
+        AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags, makedev, memfd_create, openat, statx,
+    },
 };
-use weir_identity::hash::is_mutable_type;
+use weir_identity::hash::{self, HashError, is_mutable_type};
+
+use super::no_digest::NoDigest;
 
 /// Bytes of a list of mounts that are read, some ten thousand mounts: any user may have such a
 /// list who has a user namespace.
 const MAX_LIST: u64 = 4 << 20;
 /// The same of the daemon's own namespace, where nobody mounts but root.
 const MAX_OWN_LIST: u64 = 64 << 20;
+/// File systems in which a name leads to files of others: to what a process has, or to what is
+/// mounted when somebody asks for it.
+const LEADING: [&[u8]; 2] = [b"proc", b"autofs"];
+
+/// A file that was found and not asked for anything (`O_PATH`), of a file system that others do not
+/// hold. Its mount stays as long as this.
+#[derive(Debug)]
+pub struct Found(pub(super) File);
+
+impl Found {
+    /// Leads to this very file, whatever comes to its path.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// Those of its file system.
+    pub fn about(&self) -> io::Result<Metadata> {
+        self.0.metadata()
+    }
+
+    /// Opens it to be read, as [`hash::open`] does.
+    ///
+    /// # Errors
+    /// See [`hash::open`].
+    pub fn open(&self) -> Result<File, HashError> {
+        hash::open(&self.path())
+    }
+}
+
+/// Why a file is not asked for anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unasked {
+    /// There is none.
+    Gone,
+    /// Others hold it.
+    Others,
+    /// The mounts of its process have changed since they were read: another one may have the
+    /// number of one that was there.
+    Changing,
+}
+
+impl From<Unasked> for NoDigest {
+    fn from(why: Unasked) -> Self {
+        match why {
+            Unasked::Gone => Self::Unreadable,
+            Unasked::Others => Self::Untrusted,
+            Unasked::Changing => Self::Later,
+        }
+    }
+}
 
 /// The mounts of a process that others hold (proc_pid_mountinfo(5)).
 #[derive(Debug, Default)]
@@ -42,8 +102,15 @@ pub struct RemoteMounts {
     numbers: BTreeMap<u64, bool>,
     /// The overlays, by the number of the mount: the device of each.
     overlays: BTreeMap<u64, (u32, u32)>,
+    /// Mounts in which a name leads to files of others.
+    leading: BTreeSet<u64>,
     /// Only somebody who may mount anything on this host can have mounted them.
     is_by_root: bool,
+    /// They are those of the daemon's own namespace.
+    is_here: bool,
+    /// The list as it is open, which tells when it is another one; and has it told so?
+    list: Option<File>,
+    has_changed: AtomicBool,
 }
 
 impl RemoteMounts {
@@ -60,7 +127,10 @@ impl RemoteMounts {
         let Ok(list) = File::open("/proc/self/mountinfo") else {
             return Self::unread();
         };
-        let mounts = Arc::new(Self::read(&list, true, MAX_OWN_LIST));
+        let mounts = Arc::new(Self {
+            is_here: true,
+            ..Self::read(&list, true, MAX_OWN_LIST)
+        });
         *here = Some((list, mounts.clone()));
         mounts
     }
@@ -79,12 +149,19 @@ impl RemoteMounts {
         if of_process.is_some() && of_process == namespace("self") {
             return Self::here();
         }
-        // A user namespace has mount namespaces in which its own root mounts.
+        let Ok(list) = File::open(format!("/proc/{pid}/mountinfo")) else {
+            return Self::unread();
+        };
+        // A user namespace has mount namespaces in which its own root mounts. Asked behind the list:
+        // who is in the daemon's by now has not been in one of his own before, from which nobody
+        // comes back.
         let users = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
         let is_by_root = users(&pid.to_string()).is_some_and(|of| users("self") == Some(of));
-        let list = File::open(format!("/proc/{pid}/mountinfo"));
-        let read = |list| Arc::new(Self::read(&list, is_by_root, MAX_LIST));
-        list.map_or_else(|_| Self::unread(), read)
+        let mounts = Self::read(&list, is_by_root, MAX_LIST);
+        Arc::new(Self {
+            list: Some(list),
+            ..mounts
+        })
     }
 
     fn read(list: impl Read, is_by_root: bool, at_most: u64) -> Self {
@@ -129,6 +206,9 @@ impl RemoteMounts {
             }
             if let Some(number) = whole(number) {
                 mounts.numbers.insert(number, is_remote);
+                if LEADING.contains(&kind) {
+                    mounts.leading.insert(number);
+                }
             }
             mounts.points.push((
                 PathBuf::from(OsStr::from_bytes(&unescaped(point))),
@@ -155,39 +235,80 @@ impl RemoteMounts {
         })
     }
 
-    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? Its file
-    /// system is not asked (`AT_STATX_DONT_SYNC`). `None`: there is none. Of a mount that is in
-    /// neither list, as one that was taken out of the tree, the device has to be in one.
+    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? `None`: there
+    /// is none. See [`Self::find`].
     pub fn hold(&self, link: &Path) -> Option<bool> {
-        let about = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID).ok()?;
-        let is_told = about.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-        let here = Self::here();
-        let lists = [self, &*here];
-        let mut by_number = lists
-            .iter()
-            .filter_map(|list| list.numbers.get(&about.stx_mnt_id));
-        if let Some(is_remote) = by_number.next().filter(|_| is_told) {
-            return Some(*is_remote);
+        match self.find(link) {
+            Ok(_) => Some(false),
+            Err(Unasked::Others | Unasked::Changing) => Some(true),
+            Err(Unasked::Gone) => None,
         }
-        let device = (about.stx_dev_major, about.stx_dev_minor);
-        let is_memory = memory_device() == Some(makedev(device.0, device.1));
-        let is_remote = lists.iter().any(|list| list.devices.contains(&device));
-        let is_local = is_memory || lists.iter().any(|list| list.local.contains(&device));
-        Some(is_remote || !is_local)
+    }
+
+    /// The file that a link of /proc leads to, such as `/proc/1/exe`, if others do not hold it: its
+    /// file system is not asked. Of a mount that is in neither list, as one that was taken out of
+    /// the tree, the device has to be in one.
+    ///
+    /// # Errors
+    /// See [`Unasked`].
+    pub fn find(&self, link: &Path) -> Result<Found, Unasked> {
+        let file = openat(CWD, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let file = File::from(file.map_err(|_| Unasked::Gone)?);
+        // From here on no other mount has its number, and no other file system its device; so what
+        // a list says of them that is as it was when it was read is about this one.
+        let here = Self::here();
+        if !self.is_here && self.has_changed() {
+            return Err(Unasked::Changing);
+        }
+        let own = (!self.is_here).then_some(self);
+        let lists = || own.into_iter().chain([&*here]);
+        let number = mount_of(&file).ok_or(Unasked::Gone)?;
+        let mut by_number = lists().filter_map(|list| list.numbers.get(&number));
+        let is_remote = match by_number.next() {
+            Some(is_remote) => *is_remote,
+            None => {
+                let (flags, mask) = (
+                    AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC,
+                    StatxFlags::empty(),
+                );
+                let about = statx(&file, "", flags, mask).map_err(|_| Unasked::Gone)?;
+                let device = (about.stx_dev_major, about.stx_dev_minor);
+                let is_memory = memory_device() == Some(makedev(device.0, device.1));
+                let is_remote = lists().any(|list| list.devices.contains(&device));
+                let is_local = is_memory || lists().any(|list| list.local.contains(&device));
+                is_remote || !is_local
+            }
+        };
+        match is_remote {
+            true => Err(Unasked::Others),
+            false => Ok(Found(file)),
+        }
+    }
+
+    /// Have they changed since they were read? The kernel says so once.
+    fn has_changed(&self) -> bool {
+        if self.list.as_ref().is_some_and(has_changed) {
+            self.has_changed.store(true, Relaxed);
+        }
+        self.has_changed.load(Relaxed)
+    }
+
+    /// May a name be looked up in this mount, so that nobody else is asked, nor leads elsewhere?
+    /// `root`: the mount of the root directory, which a list of another root does not have.
+    pub fn may_search(&self, mount: u64, root: u64) -> bool {
+        let is_local = match self.numbers.get(&mount) {
+            Some(is_remote) => !is_remote,
+            None => mount == root && !self.is_cut,
+        };
+        is_local && !self.leading.contains(&mount)
     }
 
     /// Has a file of an overlay what root has put there? Whoever has a user namespace mounts an
     /// overlay over files of his own, and writes to these while nobody sees it who looks at the
     /// overlay's. Asked of the mounts of the process that has the file.
     pub fn trust_overlay(&self, file: &File) -> bool {
-        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
-        let number = about.ok().and_then(|about| {
-            let mut lines = about.lines();
-            let number = lines.find_map(|line| line.strip_prefix("mnt_id:"))?;
-            number.trim().parse().ok()
-        });
         // Of another namespace's nobody knows who has mounted it.
-        let device = number.and_then(|number: u64| self.overlays.get(&number));
+        let device = mount_of(file).and_then(|number| self.overlays.get(&number));
         device.is_some_and(|device| {
             self.is_by_root || Self::here().overlays.values().any(|here| here == device)
         })
@@ -212,6 +333,15 @@ pub fn memory_device() -> Option<u64> {
         let made = memfd_create(c"weir", MemfdFlags::CLOEXEC).map(File::from);
         made.ok()?.metadata().ok().map(|made| made.dev())
     })
+}
+
+/// The number of the mount by which a file is open, as the kernel knows it without the file system,
+/// which statx(2) asks (proc_pid_fdinfo(5)).
+pub fn mount_of(file: &File) -> Option<u64> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let mut lines = about.lines();
+    let number = lines.find_map(|line| line.strip_prefix("mnt_id:"))?;
+    number.trim().parse().ok()
 }
 
 /// Have the mounts changed since the list was opened? Also if nobody can say.
@@ -253,6 +383,11 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        process::{Command, Stdio},
+    };
+
     use weir_testkit::fuse::{FuseLog, missing};
 
     use super::*;
@@ -310,6 +445,67 @@ mod tests {
         assert!(RemoteMounts::of(u32::MAX).hold_device(b"fe:00"), "nobody's");
         let local = RemoteMounts::parse(b"22 1 254:0 / / rw - ext4 /dev/vda rw\n", None);
         assert!(!local.hold_path(Path::new("/")));
+    }
+
+    #[test]
+    fn names_are_looked_up_in_mounts_that_are_known_and_lead_nowhere() {
+        let list = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            36 22 0:45 / /srv rw - nfs4 server:/ rw\n\
+            37 22 0:46 / /proc rw - proc proc rw\n\
+            38 22 0:47 / /home rw - autofs auto.home rw\n";
+        let mounts = RemoteMounts::parse(list, None);
+        for (mount, root, may) in [
+            (22, 22, true),
+            (36, 22, false),
+            (36, 36, false),
+            (37, 22, false),
+            (38, 22, false),
+            (99, 22, false),
+            (99, 99, true),
+        ] {
+            assert_eq!(mounts.may_search(mount, root), may, "{mount} of {root}");
+        }
+        let cut = RemoteMounts::read(&list[..], true, 60);
+        assert!(cut.may_search(22, 22) && !cut.may_search(99, 99));
+    }
+
+    /// A mount may have the number of one that was in the list when it was read.
+    #[test]
+    fn root_a_list_of_mounts_that_is_not_as_it_was_says_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: mounting takes root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let script = "echo begun; read line; mount -t tmpfs weir \"$0\" && echo done; read line";
+        let mut process = Command::new("unshare")
+            .args(["-m", "sh", "-c", script])
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = process.stdin.take().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "begun");
+        let exe = PathBuf::from(format!("/proc/{}/exe", process.id()));
+        let mounts = RemoteMounts::of(process.id());
+        let same = |found: Result<Found, Unasked>| {
+            let about = found.unwrap().about().unwrap();
+            assert_eq!(about.ino(), fs::metadata(&exe).unwrap().ino());
+        };
+        same(mounts.find(&exe));
+        input.write_all(b"\n").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "done");
+        // The kernel tells of the change once.
+        for _ in 0..2 {
+            assert_eq!(mounts.find(&exe).unwrap_err(), Unasked::Changing);
+            assert_eq!(mounts.hold(&exe), Some(true));
+        }
+        same(RemoteMounts::of(process.id()).find(&exe));
+        same(RemoteMounts::here().find(&exe));
+        drop(input);
+        process.wait().unwrap();
     }
 
     /// The list is read again when something was mounted.

@@ -19,9 +19,10 @@ use weir_identity::{
 use super::{
     below,
     containers::{Containers, NoLabels},
-    mounts::RemoteMounts,
+    mounts::{Found, RemoteMounts, Unasked},
     objects::{NoDigest, Objects, is_unsealed_memory},
     packages::Packages,
+    way::reach,
 };
 use crate::host::{cgroup_of, parent_of};
 
@@ -172,8 +173,8 @@ impl OpenedFile {
 }
 
 /// Opens a file of a process with these mounts, if what is in it is as it was put there.
-fn open(path: &Path, mounts: &RemoteMounts) -> Result<File, NoDigest> {
-    let file = hash::open(path)?;
+fn open(found: &Found, mounts: &RemoteMounts) -> Result<File, NoDigest> {
+    let file = found.open()?;
     match hash::is_overlay(&file) && !mounts.trust_overlay(&file) {
         true => Err(NoDigest::Untrusted),
         false => Ok(file),
@@ -188,19 +189,25 @@ fn files_of(mappings: Vec<Mapping>, proc: &Path, remote: &RemoteMounts) -> (Vec<
     let mut known: BTreeMap<(FileKey, bool), usize> = BTreeMap::new();
     for mapping in mappings {
         let at = proc.join("map_files").join(&mapping.range);
-        let is_remote = remote.hold_device(&mapping.device) || remote.hold(&at) == Some(true);
-        let about = (!is_remote).then(|| fs::metadata(&at).ok()).flatten();
-        let opened = match &about {
-            None if !shown.insert((mapping.device.clone(), mapping.inode.clone())) => continue,
-            None if is_remote => Err(NoDigest::Untrusted),
-            None => Err(NoDigest::Unreadable),
-            Some(about) => {
-                let key = FileKey::of(about);
+        // By the link once, for another file may be mapped there next.
+        let found = match remote.hold_device(&mapping.device) {
+            true => Err(Unasked::Others),
+            false => remote.find(&at),
+        };
+        let about = found.map_err(NoDigest::from).and_then(|found| {
+            let about = found.about().map_err(|_| NoDigest::Unreadable)?;
+            Ok((found, about))
+        });
+        let opened = match about {
+            Err(_) if !shown.insert((mapping.device.clone(), mapping.inode.clone())) => continue,
+            Err(why) => Err(why),
+            Ok((found, about)) => {
+                let key = FileKey::of(&about);
                 if let Some(place) = known.get(&(key, false)).filter(|_| about.nlink() != 0) {
                     files[*place].add(&mapping);
                     continue;
                 }
-                let opened = open(&at, remote);
+                let opened = open(&found, remote);
                 let is_unsealed = opened.as_ref().is_ok_and(is_unsealed_memory);
                 if let Some(place) = known.get(&(key, is_unsealed)) {
                     files[*place].add(&mapping);
@@ -344,21 +351,24 @@ pub(super) fn read(
     let exe = fs::read_link(proc.join("exe")).ok();
     let remote = RemoteMounts::of(thread);
     let exe_link = proc.join("exe");
-    let is_exe_remote = exe.as_ref().is_some_and(|exe| {
+    let exe_found = exe.as_ref().map_or(Err(Unasked::Gone), |exe| {
         let mapped = mappings.iter().find(|mapping| mapping.path == *exe);
         let by_list = match mapped {
             Some(mapping) => remote.hold_device(&mapping.device),
             None => remote.hold_path(exe),
         };
-        by_list || remote.hold(&exe_link) == Some(true)
+        match by_list {
+            true => Err(Unasked::Others),
+            false => remote.find(&exe_link),
+        }
     });
     // All are opened before one is hashed, which takes a while: of a process that ends
     // meanwhile the digests are known, and the next one of its kind is identified sooner.
     let (objects_opened, are_more) = files_of(mappings, &proc, &remote);
     program.truncated = is_cut || are_more;
-    let exe_opened = exe.map(|path| match is_exe_remote {
-        true => OpenedFile::new(path, Err(NoDigest::Untrusted)),
-        false => OpenedFile::executable(path, open(&exe_link, &remote), &objects_opened),
+    let exe_opened = exe.map(|path| match &exe_found {
+        Err(why) => OpenedFile::new(path, Err((*why).into())),
+        Ok(found) => OpenedFile::executable(path, open(found, &remote), &objects_opened),
     });
     let (mut files, mut without) = (BTreeSet::new(), None);
     let mut object = |opened: OpenedFile| {
@@ -396,8 +406,8 @@ pub(super) fn read(
         (exe, executable) = object(opened);
         // Without a SHA-256 it is of no package: others may write to it.
         if let (Some(packages), Some(digest)) = (packages, exe.digest)
-            && !is_exe_remote
-            && let Ok(file) = File::open(proc.join("exe"))
+            && let Ok(found) = &exe_found
+            && let Ok(file) = found.open()
         {
             let package = packages.of(&exe.path, file, digest, pid);
             is_looked_up = package.is_none();
@@ -423,10 +433,9 @@ pub(super) fn read(
         })
         .unwrap_or_default();
     let exe = program.exe.as_ref();
-    // Here another mount may be at that path.
-    let here = RemoteMounts::here();
-    let exe = exe.filter(|exe| executable.is_some() && !here.hold_path(&exe.path));
-    let at_path = exe.and_then(|exe| fs::metadata(&exe.path).ok());
+    // Here another mount may be at that path, and a link that its user has put there.
+    let exe = exe.filter(|_| executable.is_some());
+    let at_path = exe.and_then(|exe| reach(&exe.path)?.about().ok());
     Some(ReadProgram {
         is_at_path: at_path.is_some_and(|about| files.contains(&FileKey::of(&about))),
         is_looked_up,
@@ -478,7 +487,8 @@ pub fn script_file(program: &Program) -> Option<&Path> {
     {
         return None;
     }
-    let there = |path: &&Path| !RemoteMounts::here().hold_path(path) && path.is_file();
+    let is_file = |found: Found| found.about().is_ok_and(|about| about.is_file());
+    let there = |path: &&Path| reach(path).is_some_and(is_file);
     program.script.as_deref().filter(there)
 }
 

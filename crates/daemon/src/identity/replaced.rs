@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -13,15 +13,15 @@ use std::{
 use serde::Serialize;
 use weir_identity::{
     Criterion, Digest, Program, Rule,
-    hash::{self, FileKey, HashError, Limits, Reading},
+    hash::{FileKey, HashError, Limits, Reading},
     packages::{self, PackedDigest, Recorded, Records, Written},
 };
 
 use super::{
     facts::digest_of,
-    mounts::RemoteMounts,
     objects::{NoDigest, Objects},
     share::{self, OWNERS, owner_of},
+    way::reach,
 };
 
 /// How often it is looked whether the files are the same, and where rules follow upgrades or a
@@ -183,7 +183,7 @@ fn agrees(
         return Some(recorded.is_of(sha256, md5.unwrap_or_default()));
     }
     let before = compared.take().filter(|reading| reading.file() == read);
-    let file = hash::open(path).ok()?;
+    let file = reach(path)?.open().ok()?;
     if FileKey::of(&file.metadata().ok()?) != read {
         return None;
     }
@@ -299,7 +299,6 @@ impl NamedFiles {
         let written = Some(self.records.written());
         let is_news = self.written.is_some() && self.written != written;
         self.written = written;
-        let here = RemoteMounts::here();
         let mut changed: Vec<(PathBuf, FileKey)> = Vec::new();
         for (path, watched) in &mut self.by_path {
             let is_off_record =
@@ -308,8 +307,8 @@ impl NamedFiles {
                 watched.file = None;
             }
             // Of a file that others hold no digest counts, and they may not answer.
-            let about = (!here.hold_path(path)).then(|| fs::metadata(path));
-            let Some(Ok(about)) = about else {
+            let about = reach(path).and_then(|found| found.about().ok());
+            let Some(about) = about else {
                 // Or nobody can start it.
                 (watched.file, watched.replaced) = (None, None);
                 continue;
@@ -409,7 +408,10 @@ impl NamedFiles {
                 }
                 objects.bound(Some(until));
                 let before = objects.spent();
-                let found = objects.digest_and_md5(&path);
+                let found = match reach(&path) {
+                    Some(found) => objects.digest_and_md5(&found.path()),
+                    None => Err(NoDigest::Unreadable),
+                };
                 *spent += objects.spent() - before;
                 let watched = self.by_path.get_mut(&path);
                 let is = match found {
@@ -473,6 +475,8 @@ impl NamedFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use weir_core::geofence::Direction;
     use weir_identity::{Condition, Object, Protocols, Verdict, Where};
 

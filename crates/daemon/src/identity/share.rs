@@ -1,7 +1,9 @@
 //! The part that one user may have of a table in which users can have as much noted as they like:
 //! who fills his keeps nobody else out.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{os::unix::fs::MetadataExt, path::Path};
+
+use super::way::reach_link;
 
 /// So many owners fill a table, less the part that is left to root, which may have all of it.
 pub(super) const OWNERS: usize = 4;
@@ -13,7 +15,7 @@ pub(super) fn owner_of(path: &Path) -> u32 {
     let mut way: Vec<&Path> = path.ancestors().collect();
     way.reverse();
     let owners = way.into_iter();
-    let mut owners = owners.map_while(|part| Some(fs::symlink_metadata(part).ok()?.uid()));
+    let mut owners = owners.map_while(|part| Some(reach_link(part)?.about().ok()?.uid()));
     owners.find(|owner| *owner != 0).unwrap_or(0)
 }
 
@@ -32,7 +34,10 @@ pub(super) fn has_room(most: usize, owners: impl Iterator<Item = u32>, owner: u3
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{chown, lchown, symlink};
+    use std::{
+        fs,
+        os::unix::fs::{chown, lchown, symlink},
+    };
 
     use super::*;
 

@@ -15,7 +15,7 @@ use weir_core::geofence::Direction;
 use weir_identity::{
     Digest, Object, Program, Rule, Unknown, Verdict,
     config::AppConfig,
-    hash::{self, FileKey},
+    hash::FileKey,
     policy::{Place, Policy},
 };
 
@@ -36,6 +36,7 @@ use super::{
     round::Round,
     short_lived::ShortLivedPrograms,
     taking_back::TakingBack,
+    way::reach,
 };
 use crate::host::cgroup_of;
 
@@ -355,10 +356,8 @@ impl State {
     /// the kernel too, of the policy that is in force. False: there was no time to read it.
     fn note_file(&mut self, path: &Path, tell: bool) -> Result<bool, weir_bpf::Error> {
         // Of a file that others hold no digest counts, and they may not answer.
-        if RemoteMounts::here().hold_path(path) {
-            return Ok(true);
-        }
-        let Ok(file) = hash::open(path) else {
+        let file = reach(path).and_then(|found| found.open().ok());
+        let Some(file) = file else {
             return Ok(true);
         };
         // The key first: with the time of change that the file has now. If it is written
@@ -490,7 +489,8 @@ impl State {
         if self.reads_packages {
             let executables = running.iter().filter_map(|pid| {
                 let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-                Some((fs::read_link(&exe).ok()?, fs::File::open(&exe).ok()?))
+                let found = RemoteMounts::of(*pid).find(&exe).ok()?;
+                Some((fs::read_link(&exe).ok()?, found.open().ok()?))
             });
             self.packages.look_up(executables, until);
         }
