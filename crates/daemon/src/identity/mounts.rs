@@ -48,7 +48,7 @@ impl Found {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// What it is.
+    /// What is known of the file, as stat(2) has it.
     ///
     /// # Errors
     /// Those of its file system.
@@ -152,9 +152,9 @@ impl RemoteMounts {
         let Ok(list) = File::open(format!("/proc/{pid}/mountinfo")) else {
             return Self::unread();
         };
-        // A user namespace has mount namespaces in which its own root mounts. Asked behind the list:
-        // who is in the daemon's by now has not been in one of his own before, from which nobody
-        // comes back.
+        // A user namespace has mount namespaces in which its own root mounts. Asked behind the
+        // list: who is in the daemon's by now has not been in one of his own before, from which
+        // nobody comes back.
         let users = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
         let is_by_root = users(&pid.to_string()).is_some_and(|of| users("self") == Some(of));
         let mounts = Self::read(&list, is_by_root, MAX_LIST);
