@@ -235,16 +235,6 @@ impl RemoteMounts {
         })
     }
 
-    /// Do others hold the file that a link of /proc leads to, such as `/proc/1/exe`? `None`: there
-    /// is none. See [`Self::find`].
-    pub fn hold(&self, link: &Path) -> Option<bool> {
-        match self.find(link) {
-            Ok(_) => Some(false),
-            Err(Unasked::Others | Unasked::Changing) => Some(true),
-            Err(Unasked::Gone) => None,
-        }
-    }
-
     /// The file that a link of /proc leads to, such as `/proc/1/exe`, if others do not hold it: its
     /// file system is not asked. Of a mount that is in neither list, as one that was taken out of
     /// the tree, the device has to be in one.
@@ -392,6 +382,15 @@ mod tests {
 
     use super::*;
 
+    /// Do others hold the file that a link of /proc leads to? `None`: there is none.
+    fn held(mounts: &RemoteMounts, link: &Path) -> Option<bool> {
+        match mounts.find(link) {
+            Ok(_) => Some(false),
+            Err(Unasked::Others | Unasked::Changing) => Some(true),
+            Err(Unasked::Gone) => None,
+        }
+    }
+
     #[test]
     fn mounts_that_others_hold_are_told_by_device_and_path() {
         let list = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
@@ -500,7 +499,7 @@ mod tests {
         // The kernel tells of the change once.
         for _ in 0..2 {
             assert_eq!(mounts.find(&exe).unwrap_err(), Unasked::Changing);
-            assert_eq!(mounts.hold(&exe), Some(true));
+            assert_eq!(held(&mounts, &exe), Some(true));
         }
         same(RemoteMounts::of(process.id()).find(&exe));
         same(RemoteMounts::here().find(&exe));
@@ -524,17 +523,17 @@ mod tests {
         // By the file itself, though it answers nothing and its mount is in no list any more.
         let file = File::open(&path).unwrap();
         let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        assert_eq!(RemoteMounts::here().hold(&link), Some(true));
+        assert_eq!(held(&RemoteMounts::here(), &link), Some(true));
         let point = path.parent().unwrap();
         let detached = std::process::Command::new("umount")
             .args([Path::new("-l"), point])
             .status();
         assert!(detached.unwrap().success());
         remote.hang(true);
-        assert_eq!(RemoteMounts::here().hold(&link), Some(true));
+        assert_eq!(held(&RemoteMounts::here(), &link), Some(true));
         remote.hang(false);
-        assert_eq!(before.hold(Path::new("/proc/self/exe")), Some(false));
-        assert_eq!(before.hold(Path::new("/proc/self/fd/100000")), None);
+        assert_eq!(held(&before, Path::new("/proc/self/exe")), Some(false));
+        assert_eq!(held(&before, Path::new("/proc/self/fd/100000")), None);
         drop((file, remote));
         assert!(!RemoteMounts::here().hold_path(&path));
     }

@@ -19,11 +19,7 @@ use weir_identity::{
 };
 
 pub use super::no_digest::NoDigest;
-use super::{
-    below,
-    mounts::{RemoteMounts, memory_device},
-    take_if,
-};
+use super::{below, mounts::memory_device, take_if, way::reach};
 
 /// Files that leases are held on: a descriptor each. Of more only those have a digest that root
 /// alone can write to: of them it is asked at each look at a program that has them mapped who has
@@ -544,11 +540,9 @@ fn is_image_of_others(device: u64) -> bool {
             .join(&name)
             .join("loop/backing_file"),
     );
-    let path = path.map(|path| PathBuf::from(path.trim_end()));
-    let image = path
-        .ok()
-        .filter(|path| !RemoteMounts::here().hold_path(path));
-    let image = image.and_then(|path| File::open(path).ok());
+    // Whoever has made the device has said where its image is.
+    let found = path.ok().and_then(|path| reach(Path::new(path.trim_end())));
+    let image = found.and_then(|found| found.open().ok());
     let (Some(image), Ok(device)) = (image, File::open(Path::new("/dev").join(&name))) else {
         return true;
     };

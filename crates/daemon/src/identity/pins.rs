@@ -508,10 +508,13 @@ fn executables_of(
         };
         // Whoever holds a file elsewhere is not waited for: what is read of it does not count.
         let mounts = RemoteMounts::of(pid);
-        if mounts.hold_path(&link) || mounts.hold(&exe) == Some(true) {
+        if mounts.hold_path(&link) {
             continue;
         }
-        let Ok(file) = hash::open(&exe) else {
+        let Ok(found) = mounts.find(&exe) else {
+            continue;
+        };
+        let Ok(file) = found.open() else {
             continue;
         };
         match objects.digest_of(file) {
