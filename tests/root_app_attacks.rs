@@ -22,6 +22,7 @@ use std::{
 use app_host::{OtherGroup, Running, TestHost, sha256};
 use common::{skipped, soon};
 use tempfile::TempDir;
+use weir_testkit::fuse::{self, FuseLog};
 
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
 /// The number of the user who attacks, and those of others: they have no names.
@@ -48,11 +49,13 @@ const FREE_WITHIN: Duration = Duration::from_secs(180);
 /// Maps files executable, then says for each address that it reads whether it can connect there
 /// ("talks"); or connects to both all the time, and says once that it has begun ("asks"); or keeps
 /// one mapped so that it can write to it, but not open ("holds"); or has the kernel keep a page of
-/// it for that ("pins").
+/// it for that ("pins"), or has another file read into a page of it by a call that goes on while it
+/// has it neither open nor mapped any more ("reads").
 const PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,14 +81,42 @@ static int connects(const char *address, int kind)
     close(fd);
     return done;
 }
+static int slow;
+static char *page;
+static void *reads(void *none)
+{
+    puts(read(slow, page, 4096) > 0 ? "read" : "lacks");
+    return none;
+}
 int main(int count, char **args)
 {
     char line[100];
+    pthread_t reader;
     setlinebuf(stdout);
+    if (!strcmp(args[1], "reads")) {
+        int fd = open(args[2], O_RDWR);
+        slow = open(args[3], O_RDONLY);
+        page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (slow < 0 || page == MAP_FAILED) {
+            perror(args[2]);
+            return 1;
+        }
+        /* It is there, so that the page is not looked for behind the lease. */
+        page[0] = page[0];
+        puts("ready");
+        fgets(line, sizeof line, stdin);
+        pthread_create(&reader, NULL, reads, NULL);
+        fgets(line, sizeof line, stdin);
+        munmap(page, 4096);
+        close(fd);
+        puts("let go");
+        pthread_join(reader, NULL);
+        return 0;
+    }
     if (!strcmp(args[1], "pins")) {
         char params[120] = {0};
         int fd = open(args[2], O_RDWR), ring = syscall(SYS_io_uring_setup, 4, params);
-        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         struct iovec buffer = {page, 4096};
         /* IORING_REGISTER_BUFFERS */
         int there = ring >= 0 && page != MAP_FAILED && !syscall(SYS_io_uring_register, ring, 0, &buffer, 1);
@@ -99,7 +130,7 @@ int main(int count, char **args)
     }
     if (!strcmp(args[1], "holds")) {
         int fd = open(args[2], O_RDWR);
-        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (page == MAP_FAILED) {
             perror(args[2]);
             return 1;
@@ -169,7 +200,7 @@ impl Scene {
         let path = |name: &str| dir.path().join(name);
         fs::write(path("program.c"), PROGRAM).unwrap();
         let built = Command::new("cc")
-            .args(["-static", "-O1", "-o"])
+            .args(["-static", "-O1", "-pthread", "-o"])
             .args([path("program"), path("program.c")])
             .output()
             .unwrap();
@@ -528,6 +559,47 @@ fn root_a_program_of_which_somebody_has_a_page_pinned_is_not_allowed() {
     assert_eq!(running.line(), "free");
     assert_eq!(running.line(), "ready");
     may(&mut running, "what nobody can write to any more");
+}
+
+/// Root of a container with a volume, who is root by number and nothing else: a file there belongs
+/// to root, on a disk, and he has a page of it pinned by a call that takes its time.
+#[test]
+fn root_a_program_of_roots_of_which_a_page_is_pinned_is_not_allowed() {
+    if let Some(missing) = fuse::missing() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let Some(scene) = Scene::new(|set| TestHost::with("volume", "", set), by_itself) else {
+        return;
+    };
+    let path = |name: &str| scene.dir.path().join(name).to_str().unwrap().to_owned();
+    let own = path("own");
+    let copied = Command::new("cp").args([&scene.program, &own]).status();
+    assert!(copied.unwrap().success());
+    let (mut holder, mut program);
+    // It goes before them, and lets go of who waits for it.
+    let slow = FuseLog::mount().unwrap();
+    let page = fs::read(&own).unwrap();
+    slow.append(&page[..4096]);
+    let file = slow.path();
+    holder = ready(
+        &scene.host,
+        &[&scene.new, "reads", &own, file.to_str().unwrap()],
+    );
+    slow.delay(Duration::from_secs(600));
+    let before = slow.requests();
+    holder.say("read");
+    soon("a page to be pinned", || {
+        (slow.requests() > before).then_some(())
+    });
+    holder.say("let go");
+    assert_eq!(holder.line(), "let go");
+    program = ready(&scene.host, &[&own, "talks"]);
+    may_not(&mut program, "what root can write to");
+    slow.delay(Duration::ZERO);
+    assert_eq!(holder.line(), "read");
+    holder.ended();
+    may(&mut program, "what nobody can write to any more");
 }
 
 /// Who has a file of the lower layer mapped keeps it, whatever is written to the overlay's file:

@@ -327,9 +327,9 @@ impl Objects {
                 return Err(NoDigest::Written);
             }
         }
-        if !writers.is_root_alone {
-            below::refuse_pinned(file)?;
-        }
+        // Root of a container is root by number on a volume of the host's, too: of his files it is
+        // asked as of anybody's.
+        below::refuse_pinned(file)?;
         match lease {
             _ if writers.is_root_alone => Ok(lease),
             None => Err(NoDigest::Unleased),
