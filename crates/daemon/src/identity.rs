@@ -40,6 +40,7 @@ mod state;
 mod status;
 mod taking_back;
 mod told;
+mod turns;
 mod way;
 mod why;
 mod why_socket;
@@ -103,7 +104,7 @@ pub use prompt::{AnswerError, AnswerScope, PromptStatus, Question};
 use queue::QueueLevel;
 use replaced::{MAX_WATCHED, NamedFiles};
 pub use replaced::{PackageRecord, Replaced};
-use restless::Restless;
+use restless::{Restless, Whose};
 pub use review::{LearnedRules, Review, ReviewedFlow, ReviewedProgram};
 use round::Round;
 pub use short_lived::ShortLived;
@@ -115,6 +116,7 @@ use state::{
 };
 pub use status::{AppStatus, ProgramStatus, RuleStatus};
 use taking_back::TakingBack;
+use turns::Turns;
 pub use weir_identity::{
     AppConfig, Verdict,
     rules_text::{MADE_BY, Narrow, Shape},
@@ -888,6 +890,7 @@ impl Apps {
     /// Listens to the kernel until the daemon ends.
     pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
         let mut events = None;
+        let mut turns = Turns::default();
         let mut of: Option<Arc<Identity>> = None;
         while !stopping.load(Ordering::Relaxed) {
             pulse.beat();
@@ -901,12 +904,12 @@ impl Apps {
             }
             let identity = self.state().as_ref().map(|state| state.identity.clone());
             let Some(identity) = identity else {
-                (events, of) = (None, None);
+                (events, of, turns) = (None, None, Turns::default());
                 thread::sleep(WAIT);
                 continue;
             };
             if !of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &identity)) {
-                events = None;
+                (events, turns) = (None, Turns::default());
             }
             of = Some(identity.clone());
             if events.is_none() {
@@ -919,13 +922,23 @@ impl Apps {
                 }
             }
             let Some(reader) = &events else { continue };
-            match reader.read(WAIT) {
+            let wait = if turns.is_empty() {
+                WAIT
+            } else {
+                Duration::ZERO
+            };
+            match reader.read(wait) {
                 Ok(read) => {
+                    if read.is_empty() {
+                        turns.rest();
+                    }
                     let mut tended = Instant::now();
-                    for event in &read {
+                    for event in read {
                         pulse.beat();
                         fault::point("app-hear");
-                        self.hear(event);
+                        if let Some(event) = turns.add(event, owner) {
+                            self.hear(&event);
+                        }
                         // The kernel takes leases by force after lease-break-time.
                         if tended.elapsed() > WAIT {
                             self.tend_and_alert();
@@ -938,10 +951,24 @@ impl Apps {
                     thread::sleep(FOLLOW);
                 }
             }
+            self.hear_in_turn(&mut turns, pulse);
             self.tend_and_alert();
         }
         self.names.finish();
         self.learning.save_rest();
+    }
+
+    /// Hears what waits, for a while: who comes meanwhile gets his turn.
+    fn hear_in_turn(&self, turns: &mut Turns, pulse: &Pulse) {
+        let begun = Instant::now();
+        while begun.elapsed() < WAIT
+            && let Some((whose, event)) = turns.next()
+        {
+            pulse.beat();
+            let at = Instant::now();
+            self.hear(&event);
+            turns.spend(whose, at.elapsed());
+        }
     }
 
     fn tend_and_alert(&self) {
@@ -1291,6 +1318,11 @@ impl Apps {
             ),
         }
     }
+}
+
+/// Whose the process is that an event is about; of one that is gone, as whom it has run.
+fn owner(event: &IdentityEvent) -> Whose {
+    Whose::of(event.pid).unwrap_or(Whose::User(event.uid))
 }
 
 /// Takes those out of a map for which this holds.

@@ -38,6 +38,15 @@ const MAX_FAILED: usize = 1024;
 const MAX_READINGS: usize = 16;
 /// One that nobody has asked for so long is begun anew.
 const FORGET: Duration = Duration::from_secs(60);
+/// Files that are known to be written, for want of a second look at them; of more the one goes that
+/// is asked about again first.
+const MAX_WRITTEN: usize = 1024;
+/// What was found to be written is not asked about for so many times as long as that has taken, and
+/// for so long at most: in a file with many pages all of them are gone through.
+const WRITTEN_SHARE: u32 = 20;
+const WRITTEN_AGAIN: Duration = Duration::from_secs(2);
+/// What takes less is asked about each time.
+const CHEAP: Duration = Duration::from_millis(1);
 /// Block devices that are files, and partitions of any devices (linux/major.h).
 const LOOP_MAJOR: u32 = 7;
 const PARTITION_MAJOR: u32 = 259;
@@ -94,12 +103,15 @@ pub struct Objects {
     most_leases: usize,
     /// Those that are too large, or too slow to read. One that is changed is another file.
     failed: BTreeMap<FileKey, NoDigest>,
+    /// Those that were found to be written, which took a while, and until when they are not asked
+    /// about again.
+    written: BTreeMap<FileKey, Instant>,
     /// Files that were read in part.
     readings: BTreeMap<FileKey, Begun>,
     until: Option<Instant>,
     /// Files that had a digest, and have none any more, since this was asked last.
     lost: BTreeSet<FileKey>,
-    /// So long files were read so far.
+    /// So long files were read, and their pages gone through, so far.
     spent: Duration,
     /// The MD5 is asked for beside, and that of the file that was read last.
     wants_md5: bool,
@@ -125,6 +137,7 @@ impl Default for Objects {
             refused: 0,
             most_leases: MAX_LEASES,
             failed: BTreeMap::new(),
+            written: BTreeMap::new(),
             readings: BTreeMap::new(),
             until: None,
             lost: BTreeSet::new(),
@@ -148,7 +161,7 @@ impl Objects {
         self.until = until;
     }
 
-    /// How long files were read so far.
+    /// How long files were read, and their pages gone through, so far.
     pub fn spent(&self) -> Duration {
         self.spent
     }
@@ -170,12 +183,45 @@ impl Objects {
     pub fn digest_of(&mut self, file: File) -> Result<(FileKey, Digest), NoDigest> {
         let about = file.metadata().map_err(|_| NoDigest::Unreadable)?;
         let id = FileKey::of(&about);
+        let begun = Instant::now();
+        if self.written.get(&id).is_some_and(|until| begun < *until) {
+            return Err(NoDigest::Written);
+        }
+        let found = self.digest_at(id, &about, file);
+        match found {
+            Err(NoDigest::Written) => self.note_written(id, begun.elapsed()),
+            _ => drop(self.written.remove(&id)),
+        }
+        found
+    }
+
+    /// It is being written, and to find that out took so long.
+    fn note_written(&mut self, id: FileKey, took: Duration) {
+        if took < CHEAP {
+            return;
+        }
+        let until = Instant::now() + (took * WRITTEN_SHARE).min(WRITTEN_AGAIN);
+        self.written.insert(id, until);
+        if self.written.len() > MAX_WRITTEN {
+            let first = self.written.iter().min_by_key(|(_, until)| **until);
+            if let Some(id) = first.map(|(id, _)| *id) {
+                self.written.remove(&id);
+            }
+        }
+    }
+
+    fn digest_at(
+        &mut self,
+        id: FileKey,
+        about: &fs::Metadata,
+        file: File,
+    ) -> Result<(FileKey, Digest), NoDigest> {
         if is_unsealed_memory(&file) {
             return Err(NoDigest::Memory);
         }
         // What is sealed is written by nobody.
-        let is_sealed = is_memory(&file, &about);
-        let mut writers = Writers::of(&about);
+        let is_sealed = is_memory(&file, about);
+        let mut writers = Writers::of(about);
         let magic = fstatfs(&file).map(|stat| stat.f_type as u32);
         let is_overlay = magic == Ok(hash::OVERLAYFS);
         // Of who writes to the file below nobody is told.
@@ -187,7 +233,7 @@ impl Objects {
         if is_overlay || magic == Ok(TMPFS) {
             writers.is_root_alone = false;
         }
-        if self.is_on_loop(&about) {
+        if self.is_on_loop(about) {
             if is_image_of_others(about.dev()) {
                 return Err(NoDigest::Untrusted);
             }
@@ -206,14 +252,16 @@ impl Objects {
         if let Some(why) = self.failed.get(&id) {
             return Err(*why);
         }
+        let limits = Limits::default();
+        // Before its pages are gone through.
+        if about.is_file() && about.size() > limits.bytes {
+            return Err(self.fail(id, HashError::TooLarge(about.size(), limits.bytes)));
+        }
         // Before a byte is asked for, which may never come.
         if hash::mutable_kind(&file).is_some() {
             return Err(NoDigest::Untrusted);
         }
-        let limits = Limits::default();
-        let now = Instant::now();
-        let left = self.until.map(|until| until.saturating_duration_since(now));
-        if left.is_some_and(|left| left.is_zero()) {
+        if self.is_over() {
             return Err(NoDigest::Later);
         }
         let before = self.readings.remove(&id);
@@ -237,7 +285,9 @@ impl Objects {
                 }
             }
         };
+        let now = Instant::now();
         let rest = limits.time.saturating_sub(reading.spent());
+        let left = self.until.map(|until| until.saturating_duration_since(now));
         let time = left.map_or(rest, |left| left.min(rest));
         let hashed = reading.go_on(&file, time);
         self.spent += now.elapsed();
@@ -313,9 +363,21 @@ impl Objects {
         self.readings.insert(id, begun);
     }
 
+    /// Is the time over within which files may be read?
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
     /// A lease on a file; none: its file system has none, or there is no room to keep one, and
     /// root alone can write to it.
     fn lease_of(&mut self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
+        let begun = Instant::now();
+        let lease = self.take_lease(file, writers);
+        self.spent += begun.elapsed();
+        lease
+    }
+
+    fn take_lease(&mut self, file: &File, writers: Writers) -> Result<Option<Lease>, NoDigest> {
         let lease = leased(file)?;
         if hash::is_overlay(file) {
             let below = below::of(file)?;
@@ -400,6 +462,9 @@ impl Objects {
     /// Is a file still open to nobody who writes, that has a digest without a lease? With room,
     /// it has one from now on.
     fn ask_again(&mut self, id: FileKey, file: &File, writers: Writers) -> Result<(), NoDigest> {
+        if self.is_over() {
+            return Err(NoDigest::Later);
+        }
         let lease = match self.lease_of(file, writers) {
             Ok(lease) => lease.filter(|_| self.make_room(writers)),
             Err(why) => {
@@ -990,6 +1055,42 @@ mod tests {
         digest(&mut objects, &last).unwrap();
     }
 
+    /// Who has it mapped may be many.
+    #[test]
+    fn what_is_written_is_asked_about_again_when_it_is_worth_the_time() {
+        let mut objects = Objects::default();
+        let file = |ino| FileKey {
+            dev: 1,
+            ino,
+            generation: 0,
+            ctime: (1, 0),
+            size: 1,
+        };
+        objects.note_written(file(0), CHEAP - Duration::from_nanos(1));
+        assert!(objects.written.is_empty());
+        let before = Instant::now();
+        objects.note_written(file(0), CHEAP);
+        objects.note_written(file(1), Duration::from_secs(1));
+        let (short, long) = (objects.written[&file(0)], objects.written[&file(1)]);
+        assert!(short >= before + CHEAP * WRITTEN_SHARE && short < long);
+        assert!(long <= Instant::now() + WRITTEN_AGAIN);
+        for ino in 2..MAX_WRITTEN as u64 + 10 {
+            objects.note_written(file(ino), Duration::from_secs(1));
+        }
+        assert_eq!(objects.written.len(), MAX_WRITTEN);
+        assert!(!objects.written.contains_key(&file(0)));
+        // Not a file that is asked about: it is closed by then.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, "one").unwrap();
+        let id = FileKey::of(&fs::metadata(&path).unwrap());
+        objects.note_written(id, Duration::from_secs(1));
+        assert_eq!(objects.digest(&path), Err(NoDigest::Written));
+        weir_bpf::lease::ignore_signals();
+        digest(&mut objects, &path).unwrap();
+        assert!(!objects.written.contains_key(&id));
+    }
+
     #[test]
     fn a_file_that_is_open_to_be_written_has_no_digest() {
         weir_bpf::lease::ignore_signals();
@@ -1003,7 +1104,11 @@ mod tests {
         // Sparse, and longer than anything that is read.
         let large = dir.path().join("large");
         let most = Limits::default().bytes;
-        File::create(&large).unwrap().set_len(most + 1).unwrap();
+        let writer = File::create(&large).unwrap();
+        writer.set_len(most + 1).unwrap();
+        // Nor are its pages gone through.
+        assert_eq!(objects.digest(&large), Err(NoDigest::TooLarge));
+        drop(writer);
         assert_eq!(digest(&mut objects, &large), Err(NoDigest::TooLarge));
         assert_eq!(
             objects.digest(Path::new("/proc/self/map_files/0-1")),
