@@ -5,13 +5,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io,
+    io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime},
 };
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{SealFlags, fcntl_get_seals, fstatfs, makedev},
+};
 use weir_bpf::{lease::Lease, loop_device::loop_image};
 use weir_identity::{
     Digest,
@@ -57,6 +60,73 @@ const LOOPS: [&str; 2] = ["loop", "../loop"];
 /// A file without a lease has not changed for so long: whoever changes it then gives it another
 /// time, however coarse the kernel's clock is.
 const STANDS: Duration = Duration::from_secs(1);
+
+/// Bytes of the list of mounts of the daemon's own namespace, where nobody mounts but root.
+const MAX_MOUNTS: u64 = 64 << 20;
+
+/// Which file systems are mounted here. Another one may have the device of one that was unmounted,
+/// and who has made that one gives a file in it all numbers and times of a known one.
+#[derive(Debug)]
+struct Mounted {
+    /// As it was opened before it was read; `None`: it cannot be.
+    list: Option<File>,
+    devices: BTreeSet<u64>,
+    /// The devices of what nobody unmounts while the daemon runs.
+    lasting: BTreeSet<u64>,
+}
+
+impl Mounted {
+    fn new() -> Self {
+        let device = |path| fs::metadata(path).ok().map(|about| about.dev());
+        let own = ["/", "/proc/self/exe"].map(device);
+        let mut mounted = Self {
+            list: None,
+            devices: BTreeSet::new(),
+            lasting: own.into_iter().chain([memory_device()]).flatten().collect(),
+        };
+        mounted.follow();
+        mounted
+    }
+
+    /// Have the mounts changed since this was asked last (proc_pid_mounts(5))? Also if nobody can
+    /// say.
+    fn follow(&mut self) -> bool {
+        let is_as_before = self.list.as_ref().is_some_and(|list| {
+            let mut waited = [PollFd::new(list, PollFlags::PRI)];
+            poll(&mut waited, Some(&Timespec::default())) == Ok(0)
+        });
+        if is_as_before {
+            return false;
+        }
+        self.list = File::open("/proc/self/mountinfo").ok();
+        let mut text = Vec::new();
+        let read = self.list.as_ref().map(|list| {
+            let mut list = list.take(MAX_MOUNTS);
+            list.read_to_end(&mut text)
+        });
+        self.devices = match read {
+            Some(Ok(bytes)) if (bytes as u64) < MAX_MOUNTS => devices_of(&text),
+            _ => BTreeSet::new(),
+        };
+        true
+    }
+
+    /// Is it told when a file system of this device is unmounted, or is it never?
+    fn tells_of(&self, device: u64) -> bool {
+        self.lasting.contains(&device) || self.devices.contains(&device)
+    }
+}
+
+/// The devices in a list of mounts (proc_pid_mountinfo(5)).
+fn devices_of(list: &[u8]) -> BTreeSet<u64> {
+    let lines = list.split(|byte| *byte == b'\n');
+    let devices = lines.filter_map(|line| {
+        let device = line.split(|byte| *byte == b' ').nth(2)?;
+        let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+    });
+    devices.collect()
+}
 
 /// The writers that a file may have.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +188,7 @@ pub struct Objects {
     md5: Option<[u8; 16]>,
     /// The device that was asked about last, whether it is a loop device, and when.
     device: Option<(u64, bool, Instant)>,
+    mounted: Mounted,
 }
 
 /// A file that was read in part, and its lease all the while.
@@ -145,6 +216,7 @@ impl Default for Objects {
             wants_md5: false,
             md5: None,
             device: None,
+            mounted: Mounted::new(),
         }
     }
 }
@@ -242,6 +314,11 @@ impl Objects {
             // file goes with it.
             writers.is_root_alone = false;
         }
+        // The same of any device, if nobody tells when it is unmounted.
+        self.follow_mounts();
+        if !self.mounted.tells_of(about.dev()) {
+            writers.is_root_alone = false;
+        }
         if let Some(known) = self.known.get(&id) {
             let digest = known.digest;
             if known.lease.is_none() && !is_sealed {
@@ -317,8 +394,12 @@ impl Objects {
             let gone = without
                 .or_else(|| self.known.iter().next())
                 .map(|(id, _)| *id);
-            if let Some(known) = gone.and_then(|gone| self.known.remove(&gone)) {
+            if let Some((id, known)) = gone.and_then(|gone| self.known.remove_entry(&gone)) {
                 self.count_gone(&known);
+                // Nobody would take it back when its device has another file system.
+                if !self.mounted.lasting.contains(&id.dev) {
+                    self.lost.insert(id);
+                }
             }
         }
         if lease.is_some() {
@@ -361,6 +442,35 @@ impl Objects {
             asked,
         };
         self.readings.insert(id, begun);
+    }
+
+    /// Forgets what is known without a lease of file systems that may have been unmounted since
+    /// this was asked last. A lease keeps that of its file mounted, which is one that was there
+    /// before: this is asked before each new one.
+    fn follow_mounts(&mut self) {
+        if !self.mounted.follow() {
+            return;
+        }
+        let mut held = self.mounted.lasting.clone();
+        let leased = self.known.iter().filter(|(_, known)| known.lease.is_some());
+        held.extend(leased.map(|(id, _)| id.dev));
+        let before = self.known.len();
+        let lost = &mut self.lost;
+        self.known.retain(|id, _| {
+            let is_held = held.contains(&id.dev);
+            if !is_held {
+                lost.insert(*id);
+            }
+            is_held
+        });
+        self.readings
+            .retain(|id, begun| begun.lease.is_some() || held.contains(&id.dev));
+        if self.known.len() < before {
+            tracing::debug!(
+                "{} digests are forgotten: mounts have changed",
+                before - self.known.len()
+            );
+        }
     }
 
     /// Is the time over within which files may be read?
@@ -526,6 +636,7 @@ impl Objects {
     /// Files that somebody waits to write to: their digests are forgotten here. He waits
     /// until the answer is dropped. With them those that have a digest no more for another reason.
     pub fn take_broken(&mut self) -> Broken {
+        self.follow_mounts();
         // Nothing was concluded from them. Who is not asked for any more is let go as well.
         self.readings
             .retain(|_, begun| !begun.is_broken() && begun.asked.elapsed() < FORGET);
@@ -957,6 +1068,124 @@ mod tests {
             tmpfs.unmount(&[])
         });
         assert!(unmounted);
+    }
+
+    /// A block device, with what is mounted of it.
+    struct Zram(String, Tmpfs);
+
+    impl Zram {
+        fn new() -> Option<Self> {
+            let number = fs::read_to_string("/sys/class/zram-control/hot_add").ok()?;
+            let made = Self(
+                number.trim().to_owned(),
+                Tmpfs(tempfile::tempdir().unwrap()),
+            );
+            fs::write(format!("/sys/block/zram{}/disksize", made.0), "16M").ok()?;
+            Some(made)
+        }
+
+        fn device(&self) -> String {
+            format!("/dev/zram{}", self.0)
+        }
+
+        /// Puts this onto the device, and mounts it.
+        fn mount(&self, image: &[u8]) -> bool {
+            let written = File::options().write(true).open(self.device());
+            let written = written.and_then(|mut to| {
+                to.write_all(image)?;
+                to.sync_all()
+            });
+            let mut mount = Command::new("mount");
+            let mount = mount.arg(self.device()).arg(self.1.0.path());
+            written.is_ok() && mount.status().is_ok_and(|status| status.success())
+        }
+    }
+
+    impl Drop for Zram {
+        fn drop(&mut self) {
+            self.1.unmount(&[]);
+            let _ = fs::write(format!("/sys/block/zram{}/reset", self.0), "1");
+            let _ = fs::write("/sys/class/zram-control/hot_remove", &self.0);
+        }
+    }
+
+    /// Two file systems that somebody has made, one after the other at one device: with files of
+    /// one number, time of change and length, which belong to root.
+    #[test]
+    fn root_a_file_of_another_file_system_at_the_device_is_another_one() {
+        weir_bpf::lease::ignore_signals();
+        let tree = tempfile::tempdir().unwrap();
+        let (files, image) = (tree.path().join("files"), tree.path().join("image"));
+        fs::create_dir(&files).unwrap();
+        fs::write(files.join("program"), "HHHHHHHH").unwrap();
+        File::create(&image).unwrap().set_len(8 << 20).unwrap();
+        let mut make = Command::new("mkfs.ext4");
+        let made = make
+            .args(["-q", "-F", "-d"])
+            .args([&files, &image])
+            .output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("skipped: no mkfs.ext4");
+            return;
+        }
+        let first = fs::read(&image).unwrap();
+        let mut second = first.clone();
+        let place = first
+            .windows(8)
+            .position(|part| part == b"HHHHHHHH")
+            .unwrap();
+        second[place..place + 8].fill(b'E');
+        let zram = Zram::new();
+        let Some(zram) = zram.filter(|zram| zram.mount(&first)) else {
+            eprintln!("skipped: no zram with ext4 (probe: /sys/class/zram-control)");
+            return;
+        };
+        let path = zram.1.0.path().join("program");
+        let mut objects = Objects::default();
+        let (file, one) = digest(&mut objects, &path).unwrap();
+        // Nobody runs it any more.
+        drop(objects.keep_leases_of(std::iter::empty()));
+        assert_eq!(objects.counts(), (1, 0));
+        let change = || {
+            // A child that another test starts has each descriptor until it calls exec.
+            let unmounted = (0..100).any(|_| {
+                thread::sleep(Duration::from_millis(50));
+                zram.1.unmount(&[])
+            });
+            assert!(unmounted);
+            assert!(zram.mount(&second));
+            assert_eq!(FileKey::of(&fs::metadata(&path).unwrap()), file);
+        };
+        change();
+        let (again, other) = digest(&mut objects, &path).unwrap();
+        assert_eq!(again, file);
+        assert_ne!(other, one);
+        assert_eq!(objects.take_broken().files, BTreeSet::from([file]));
+        // Also if nobody asks for it again.
+        drop(objects.keep_leases_of(std::iter::empty()));
+        change();
+        assert_eq!(objects.take_broken().files, BTreeSet::from([file]));
+        assert_eq!(objects.counts(), (0, 0));
+        // A lease keeps its file system mounted: what is known of that stays.
+        digest(&mut objects, &path).unwrap();
+        fs::write(zram.1.0.path().join("other"), "other").unwrap();
+        let (other, _) = digest(&mut objects, &zram.1.0.path().join("other")).unwrap();
+        drop(objects.keep_leases_of([other].iter()));
+        let tmpfs = Tmpfs(tempfile::tempdir().unwrap());
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "weir"]).arg(tmpfs.0.path());
+        assert!(mount.status().unwrap().success());
+        assert!(objects.take_broken().files.is_empty());
+        assert_eq!(objects.counts(), (2, 1));
+    }
+
+    #[test]
+    fn devices_are_those_of_the_list_of_mounts() {
+        let list = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
+            37 35 0:25 / /run rw - tmpfs tmpfs rw\ntorn 1\n";
+        let devices = BTreeSet::from([makedev(98, 0), makedev(0, 25)]);
+        assert_eq!(devices_of(list), devices);
+        assert_eq!(devices_of(b""), BTreeSet::new());
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).
