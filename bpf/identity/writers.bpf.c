@@ -55,6 +55,7 @@ struct super_block {
 struct inode {
 	struct super_block *i_sb;
 	struct address_space *i_mapping;
+	unsigned int i_flags;
 	atomic_t i_writecount;
 };
 
@@ -77,6 +78,9 @@ struct ident_writers ident_writers_layout;
 
 struct task_struct *bpf_task_from_pid(__s32 pid) __ksym __weak;
 void bpf_task_release(struct task_struct *task) __ksym __weak;
+/* Since Linux 6.2. */
+void bpf_rcu_read_lock(void) __ksym __weak;
+void bpf_rcu_read_unlock(void) __ksym __weak;
 
 static long read_area(struct task_struct *task, struct vm_area_struct *area,
 		      struct ident_writers *seen)
@@ -99,6 +103,8 @@ static long read_area(struct task_struct *task, struct vm_area_struct *area,
 /* Slots of a node, and by how many bits an index is shifted for each level. */
 #define SLOTS	   64
 #define SLOT_SHIFT 6
+/* Of a file whose pages are a device's (linux/fs.h), of which nobody counts the pins. */
+#define S_DAX (1 << 13)
 /* Levels of a tree of pages, and steps of a walk through one: some GiB of pages. */
 #define LEVELS 11
 #define STEPS  (1 << 22)
@@ -128,14 +134,22 @@ static __always_inline int is_pinned(struct folio *folio)
 	return references - mapped >= PIN;
 }
 
+/* What is not understood may hide one. */
+static __always_inline long refuse(struct pages *pages)
+{
+	pages->is_pinned = 1;
+	pages->is_done = 1;
+	return 1;
+}
+
 /* One page, or a part of the tree that has none (lib/xarray.c). */
-static long step(__u32 number, struct pages *pages)
+static __always_inline long go_on(struct pages *pages)
 {
 	__u64 entry = 0, child = 0, size = 1;
 	struct xa_node *node;
+	__u8 shift, above = 0;
 	void **slots;
 	int level;
-	__u8 shift;
 
 	bpf_probe_read_kernel(&entry, sizeof(entry), pages->head);
 	/* A node, not a page, nor what says that there was one. */
@@ -148,6 +162,10 @@ static long step(__u32 number, struct pages *pages)
 	for (level = 0; level < LEVELS; level++) {
 		node = (struct xa_node *)(entry - 2);
 		shift = BPF_CORE_READ(node, shift);
+		/* One that is in the tree no more may be anything. */
+		if (shift >= 64 || (level && shift + SLOT_SHIFT != above))
+			return refuse(pages);
+		above = shift;
 		/* What is behind the last one. */
 		if (!level && pages->index >> shift >> SLOT_SHIFT) {
 			pages->is_done = 1;
@@ -163,15 +181,25 @@ static long step(__u32 number, struct pages *pages)
 			break;
 		entry = child;
 	}
-	if (child && !(child & 3) && is_pinned((struct folio *)child)) {
-		pages->is_pinned = 1;
-		pages->is_done = 1;
-		return 1;
-	}
+	if (child && !(child & 3) && is_pinned((struct folio *)child))
+		return refuse(pages);
 	pages->index = (pages->index & ~(size - 1)) + size;
 	/* The index is at its end. */
 	pages->is_done = !pages->index;
 	return pages->is_done;
+}
+
+/* The way down from the root while no node of it is given to others. */
+static long step(__u32 number, struct pages *pages)
+{
+	long is_last;
+
+	if (bpf_rcu_read_lock)
+		bpf_rcu_read_lock();
+	is_last = go_on(pages);
+	if (bpf_rcu_read_lock)
+		bpf_rcu_read_unlock();
+	return is_last;
 }
 
 static __always_inline void answer(struct task_struct *task,
@@ -225,7 +253,7 @@ int weir_app_pinned(struct ident_writers *question)
 		return 0;
 	inode = (struct inode *)question->inode;
 	mapping = BPF_CORE_READ(inode, i_mapping);
-	if (!mapping)
+	if (!mapping || BPF_CORE_READ(inode, i_flags) & S_DAX)
 		return 0;
 	pages.head = (void *)mapping + bpf_core_field_offset(mapping->i_pages.xa_head);
 	bpf_loop(STEPS, step, &pages, 0);

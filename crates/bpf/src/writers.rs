@@ -2,23 +2,25 @@
 //! the layer below, of which the overlay's own file tells nothing.
 
 use std::{
+    fmt,
     fs::File,
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
     ptr::NonNull,
     thread,
     time::Duration,
 };
 
 use libbpf_rs::{
-    OpenObject,
+    ErrorKind, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{
-    error::{Context, Result},
+    error::{Error, Result},
     prog_test_run,
     skeleton::writers::{OpenWritersSkel, WritersSkelBuilder, types::ident_writers},
 };
@@ -50,6 +52,41 @@ pub struct Writers {
     /// None: this kernel cannot tell what others have mapped.
     other: Option<OwnedFd>,
 }
+
+/// Why the programs that ask are not there.
+#[derive(Debug)]
+pub struct NotLoaded {
+    /// The kernel lacks memory or descriptors for them, and not what they need. Else it is older
+    /// than Linux 5.17, or this process may not.
+    pub is_for_now: bool,
+    error: Error,
+}
+
+impl NotLoaded {
+    fn of(error: libbpf_rs::Error) -> Self {
+        // What the verifier refuses, and what needs a right, has a number of its own. Without BTF
+        // libbpf has others.
+        let is_for_now = matches!(
+            error.kind(),
+            ErrorKind::OutOfMemory
+                | ErrorKind::WouldBlock
+                | ErrorKind::Interrupted
+                | ErrorKind::Other
+        );
+        Self {
+            is_for_now: is_for_now && Path::new("/sys/kernel/btf/vmlinux").exists(),
+            error: Error::bpf("load the program that asks who writes to a file", error),
+        }
+    }
+}
+
+impl fmt::Display for NotLoaded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(out)
+    }
+}
+
+impl std::error::Error for NotLoaded {}
 
 /// The first page of a file, which nobody reads, to be asked about.
 #[derive(Debug)]
@@ -101,24 +138,30 @@ impl Writers {
     /// Loads the programs.
     ///
     /// # Errors
-    /// The kernel refuses them: it is older than Linux 5.17, or this process may not.
-    pub fn load() -> Result<Self> {
+    /// See [`NotLoaded`].
+    pub fn load() -> std::result::Result<Self, NotLoaded> {
         // Whether such a program may ask about other processes no file of the kernel's says:
         // it is tried, and nobody is to read in the log of what libbpf has to say of that.
         let print = libbpf_rs::set_print(None);
-        let loaded = Self::load_with(true).or_else(|_| Self::load_with(false));
+        // What fails for a moment is to be tried again with all of them.
+        let loaded = Self::load_with(true).or_else(|error| match error.is_for_now {
+            true => Err(error),
+            false => Self::load_with(false),
+        });
         libbpf_rs::set_print(print);
         loaded
     }
 
-    fn load_with(other: bool) -> Result<Self> {
-        let what = || "load the program that asks who writes to a file".to_owned();
+    fn load_with(other: bool) -> std::result::Result<Self, NotLoaded> {
         let mut storage = MaybeUninit::<OpenObject>::uninit();
         let open = WritersSkelBuilder::default().open(&mut storage);
-        let mut open: OpenWritersSkel<'_> = open.context(what)?;
+        let mut open: OpenWritersSkel<'_> = open.map_err(NotLoaded::of)?;
         open.progs.weir_app_mapped.set_autoload(other);
-        let skel = open.load().context(what)?;
-        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
+        let skel = open.load().map_err(NotLoaded::of)?;
+        let keep = |fd: BorrowedFd<'_>| {
+            let kept = fd.try_clone_to_owned();
+            kept.map_err(|error| NotLoaded::of(error.into()))
+        };
         Ok(Self {
             own: keep(skel.progs.weir_app_writers.as_fd())?,
             pinned: keep(skel.progs.weir_app_pinned.as_fd())?,
@@ -140,7 +183,7 @@ impl Writers {
         Ok(seen.map(|seen| MappedFile::of(&seen)))
     }
 
-    /// May somebody write to pages of that file past any mapping, as by a buffer that he has
+    /// May somebody write to pages of that file by a mapping, or past any, as by a buffer he has
     /// registered (io_uring(7)) or that another system call of his has pinned? Also where there
     /// are more pages than are gone through. Before Linux 6.4 not all who do so are seen. `None`:
     /// the kernel does not say.
@@ -150,7 +193,7 @@ impl Writers {
     pub fn may_be_pinned(&self, mapping: &OwnMapping) -> Result<Option<bool>> {
         let address = mapping.0.as_ptr() as u64;
         let seen = ask(self.pinned.as_fd(), 0, address)?;
-        Ok(seen.map(|seen| seen.pinned != 0))
+        Ok(seen.map(|seen| seen.pinned != 0 || seen.shared > 0))
     }
 
     /// Has this thread's process mapped that file at this address? `None`: the kernel does not
@@ -209,6 +252,29 @@ mod tests {
             )
         };
         shared.unwrap()
+    }
+
+    /// A kernel that cannot is not asked again and again, and one that can is waited for.
+    #[test]
+    fn what_fails_for_a_moment_is_told_from_what_the_kernel_lacks() {
+        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+            eprintln!("skipped: BTF of the kernel (probe: /sys/kernel/btf/vmlinux)");
+            return;
+        }
+        for (number, is_for_now) in [
+            (libc::ENOMEM, true),
+            (libc::EAGAIN, true),
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::EINVAL, false),
+            (libc::EACCES, false),
+            (libc::EPERM, false),
+            (libc::E2BIG, false),
+        ] {
+            let error = libbpf_rs::Error::from_raw_os_error(number);
+            let why = NotLoaded::of(error);
+            assert_eq!(why.is_for_now, is_for_now, "{number}: {why}");
+        }
     }
 
     #[test]

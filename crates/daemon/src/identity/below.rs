@@ -15,25 +15,41 @@ use super::no_digest::NoDigest;
 /// A load that failed is tried again after this time: there may have been no memory for it.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// `None`: this kernel does not say (before Linux 5.17).
-fn writers() -> Option<Arc<Writers>> {
-    type Loaded = Result<Arc<Writers>, Instant>;
+/// The programs that ask; an error says whether the kernel could load them at another time, or
+/// does not say (before Linux 5.17).
+fn writers() -> Result<Arc<Writers>, bool> {
+    type Loaded = Result<Arc<Writers>, (Instant, bool)>;
     static WRITERS: Mutex<Option<Loaded>> = Mutex::new(None);
     let mut loaded = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_due = match &*loaded {
-        None => true,
-        Some(Ok(_)) => false,
-        Some(Err(at)) => at.elapsed() > AGAIN,
+    let (is_due, was_for_now) = match &*loaded {
+        None => (true, None),
+        Some(Ok(_)) => (false, None),
+        Some(Err((at, is_for_now))) => (at.elapsed() > AGAIN, Some(*is_for_now)),
     };
     if is_due {
-        let now = Writers::load().inspect_err(|error| {
-            if loaded.is_none() {
-                tracing::warn!("files of overlays have no SHA-256: {error}");
+        let now = Writers::load().map(Arc::new).map_err(|error| {
+            let is_news = was_for_now != Some(error.is_for_now);
+            match error.is_for_now {
+                true if is_news => {
+                    tracing::warn!(
+                        "files have no SHA-256 until it can be asked who writes to them, which is tried again: {error}"
+                    );
+                }
+                false if is_news => tracing::warn!("files of overlays have no SHA-256: {error}"),
+                _ => (),
             }
+            (Instant::now(), error.is_for_now)
         });
-        *loaded = Some(now.map(Arc::new).map_err(|_| Instant::now()));
+        if now.is_ok() && was_for_now.is_some() {
+            tracing::info!("it can be asked who writes to files");
+        }
+        *loaded = Some(now);
     }
-    loaded.as_ref()?.as_ref().ok().cloned()
+    match loaded.as_ref() {
+        Some(Ok(writers)) => Ok(writers.clone()),
+        Some(Err((_, is_for_now))) => Err(*is_for_now),
+        None => Err(true),
+    }
 }
 
 /// Maps the file below that is read through this one from now on, as long as a lease is held on
@@ -55,7 +71,7 @@ fn said<T>(answer: Result<Option<T>, weir_bpf::Error>) -> Result<T, NoDigest> {
 /// The file below one of an overlay. To be asked while a lease is held: whoever writes to the file
 /// below then has done so before, as by a mapping, and is seen.
 pub fn of(file: &File) -> Result<MappedFile, NoDigest> {
-    let writers = writers().ok_or(NoDigest::Unleased)?;
+    let writers = writers().map_err(|_| NoDigest::Unleased)?;
     said(writers.own(&map(file)?))
 }
 
@@ -63,8 +79,11 @@ pub fn of(file: &File) -> Result<MappedFile, NoDigest> {
 /// held, and after it was seen that nobody has it mapped to write: who could pin a page has done
 /// so by then. Where this kernel does not say (before Linux 5.17) none is refused.
 pub fn refuse_pinned(file: &File) -> Result<(), NoDigest> {
-    let Some(writers) = writers() else {
-        return Ok(());
+    let writers = match writers() {
+        Ok(writers) => writers,
+        Err(false) => return Ok(()),
+        // What it would say is asked for later.
+        Err(true) => return Err(NoDigest::Unleased),
     };
     match said(writers.may_be_pinned(&map(file)?))? {
         true => Err(NoDigest::Written),
@@ -77,7 +96,7 @@ pub fn refuse_pinned(file: &File) -> Result<(), NoDigest> {
 /// has written a file of the upper one since. Where the kernel cannot tell what others have
 /// mapped (before Linux 6.10) none is refused.
 pub fn refuse_other(file: &File, thread: u32, starts: &[u64]) -> Result<(), NoDigest> {
-    let writers = writers().ok_or(NoDigest::Unleased)?;
+    let writers = writers().map_err(|_| NoDigest::Unleased)?;
     if !writers.sees_others() {
         return Ok(());
     }
