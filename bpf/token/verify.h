@@ -536,23 +536,26 @@ static __always_inline int is_of_new_connection(const struct token_packet *packe
 }
 
 /* Marks an accepted connection as proven if its own SYN was verified: who had the same
- * port before, or has it next, proves nothing about it. */
-static __always_inline void prove(struct bpf_sock *sk, const struct token_packet *packet,
-				  struct token_accepted *accepted)
+ * port before, or has it next, proves nothing about it. 0: that is not certain yet, for
+ * another processor may stand between the two numbers. */
+static __always_inline int prove(struct bpf_sock *sk, const struct token_packet *packet,
+				 struct token_accepted *accepted)
 {
 	struct token_flow *flow = bpf_map_lookup_elem(&token_flows, &packet->flow);
 	struct bpf_tcp_sock *tcp = bpf_tcp_sock(sk);
 
+	if (!flow || !tcp)
+		return 1;
 	/* Both numbers count the SYN's and the FIN's place as they count bytes. */
-	if (!flow || !tcp ||
-	    bpf_ntohl(flow->isn) != tcp->rcv_nxt - (__u32)tcp->bytes_received - 1)
-		return;
+	if (bpf_ntohl(flow->isn) != tcp->rcv_nxt - (__u32)tcp->bytes_received - 1)
+		return 0;
 	copy_identity(accepted->identity, flow->identity);
 	accepted->isn = flow->isn;
 	accepted->is_proven = 1;
 	/* What a gateway here has noted stays. */
 	if (!flow->used)
 		flow->used = TOKEN_USED;
+	return 1;
 }
 
 /* A packet for a listening socket at a port of `candidates`. 1: it passes. */
@@ -588,7 +591,7 @@ static __noinline int judge_packet(struct __sk_buff *skb,
 }
 
 /* What holds for an accepted connection under this policy: TOKEN_FREE, TOKEN_PROVEN or
- * why not. */
+ * why not. TOKEN_VALID: that is not certain yet. */
 static __always_inline enum token_outcome settle(struct bpf_sock *sk,
 						 const struct token_packet *packet,
 						 struct token_accepted *accepted,
@@ -603,8 +606,8 @@ static __always_inline enum token_outcome settle(struct bpf_sock *sk,
 	search.found--;
 	accepted->requirement = search.found;
 	accepted->is_payload = wants_payload(control, search.found);
-	if (!accepted->is_proven)
-		prove(sk, packet, accepted);
+	if (!accepted->is_proven && !prove(sk, packet, accepted))
+		return TOKEN_VALID;
 	if (!accepted->is_proven)
 		return TOKEN_NO_FLOW;
 	return is_named(control, accepted->identity, search.found) ? TOKEN_PROVEN
@@ -619,7 +622,9 @@ static __noinline int judge_accepted(struct __sk_buff *skb, struct bpf_sock *sk,
 				     const struct token_control *control,
 				     __u64 candidates)
 {
-	int is_first = accepted->generation != control->generation;
+	/* Nothing is TOKEN_VALID that was noted. */
+	int is_first = accepted->generation != control->generation ||
+		       accepted->outcome == TOKEN_VALID;
 	struct token_packet packet = {};
 	enum token_outcome outcome;
 
@@ -634,6 +639,9 @@ static __noinline int judge_accepted(struct __sk_buff *skb, struct bpf_sock *sk,
 	outcome = accepted->outcome;
 	if (outcome == TOKEN_FREE)
 		return 1;
+	/* For the next packet it is settled anew. */
+	if (outcome == TOKEN_VALID)
+		outcome = TOKEN_NO_FLOW;
 	if (outcome != TOKEN_PROVEN && is_of_new_connection(&packet, accepted)) {
 		outcome = TOKEN_FREE;
 		if (packet.tcp.syn)
