@@ -1103,9 +1103,16 @@ mod tests {
 
     impl Drop for Zram {
         fn drop(&mut self) {
-            self.1.unmount(&[]);
-            let _ = fs::write(format!("/sys/block/zram{}/reset", self.0), "1");
-            let _ = fs::write("/sys/class/zram-control/hot_remove", &self.0);
+            // A child that another test starts has each descriptor until it calls exec.
+            for _ in 0..100 {
+                self.1.unmount(&[]);
+                let reset = fs::write(format!("/sys/block/zram{}/reset", self.0), "1");
+                if reset.is_ok() && fs::write("/sys/class/zram-control/hot_remove", &self.0).is_ok()
+                {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 
