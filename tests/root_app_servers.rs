@@ -38,7 +38,9 @@ def serve(kind, addr):
     l = socket.socket(kind); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections of workers, which are another user's, may be there still.
     l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    l.bind((addr, 8090)); l.listen(50); print('listens', flush=True)
+    l.bind((addr, 8090)); l.listen(50)
+    # In one piece: print would write the end of the line by itself, and the other thread between.
+    sys.stdout.write('listens\n'); sys.stdout.flush()
     while True:
         c, _ = l.accept(); taken += 1
         try: c.recv(1000); c.send(b'HTTP/1.0 200 OK\r\n\r\nanother program'); c.close()
