@@ -9,7 +9,7 @@
 #ifndef WEIR_TOKEN_DATAGRAM_H
 #define WEIR_TOKEN_DATAGRAM_H
 
-#include "token/verify.h"
+#include "token/receive.h"
 
 #define IDLE_NS (TOKEN_DATAGRAM_IDLE * 1000000000ull)
 

@@ -61,14 +61,13 @@ struct token_forward_search {
 
 static long try_forward(__u32 number, struct token_forward_search *search)
 {
-	__u32 key = (number & 63) + (search->second ? TOKEN_REQUIREMENTS : 0);
 	struct token_requirement *requirement;
 
 	if (!(search->candidates >> (number & 63)))
 		return 1; /* nor any behind it */
 	if (!(search->candidates >> (number & 63) & 1))
 		return 0;
-	requirement = bpf_map_lookup_elem(&token_requirements, &key);
+	requirement = requirement_at(search->second, number);
 	if (!requirement)
 		return 0;
 	search->network.networks = requirement->to;
@@ -161,12 +160,10 @@ static __noinline enum token_outcome judge_before(const struct token_packet *pac
 						  struct token_flow *flow,
 						  __u32 generation, __u32 number)
 {
-	__u32 place = (number & 63) + (generation & 1 ? TOKEN_REQUIREMENTS : 0);
-	struct token_requirement *about;
+	struct token_requirement *about = requirement_at(generation, number);
 	struct token_flow fresh = {};
 	__u32 used;
 
-	about = bpf_map_lookup_elem(&token_requirements, &place);
 	if (!about || !about->before_until)
 		return TOKEN_NO_FLOW;
 	used = generation << TOKEN_USED_GENERATION | number << TOKEN_USED_REQUIREMENT |

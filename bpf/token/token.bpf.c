@@ -10,7 +10,7 @@
  *                       (sign_segment.h)
  *   tc egress           so does each segment where the other side has DAF (sign_daf.h)
  *   tc ingress          and what the path takes is reckoned with it (sign_daf.h)
- *   cgroup_skb/ingress  a port that wants tokens takes no other connections (verify.h),
+ *   cgroup_skb/ingress  a port that wants tokens takes no other connections (receive.h),
  *                       and no other datagrams (datagram.h)
  *   cgroup_skb/egress   datagrams that begin a flow from such a port (datagram.h)
  *   socket filter       the same for iptables on a gateway (match.h)
