@@ -380,6 +380,20 @@ fn root_detach_says_what_it_did_not_do() {
     assert!(net.connects(ATTACKER[0], at(0)));
 }
 
+/// What it has in the kernel for programs and tokens would be gone, and it would not notice.
+#[test]
+fn root_detach_is_refused_beside_a_daemon_that_drops_nothing() {
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, &format!("backend = \"dry-run\"\n{CONFIG}"));
+    let pid = format!("pid {}", weir.pid());
+    for args in [&["detach"][..], &["detach", "--instance", &weir.instance]] {
+        weir.ask(args)
+            .refused(&["another weir daemon holds this instance", &pid]);
+    }
+    weir.stop();
+    weir.detach().done();
+}
+
 /// A daemon would put everything back within a second, so detach is refused beside one.
 #[test]
 fn root_detach_is_refused_beside_a_daemon() {

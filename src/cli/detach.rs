@@ -35,6 +35,13 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
     );
     let (pin_root, instance, state_dir) = place(common, args)?;
+    // Of one that drops nothing nobody has the instance's name; what it has in the kernel for
+    // [app] and [token] goes all the same, and it would not notice.
+    if let Some(pid) = state_dir.as_deref().and_then(weir_daemon::instance::holder) {
+        anyhow::bail!(
+            "cannot detach the instance {instance:?}: another weir daemon holds this instance ({instance:?}, pid {pid}): stop it first"
+        );
+    }
     let detached = backend_swap::detach(&pin_root, &instance)
         .with_context(|| format!("cannot detach the instance {instance:?}"))?;
     let vips = match &state_dir {

@@ -498,6 +498,7 @@ fn root_a_gateway_judges_in_the_driver_or_says_why_not() {
         (hooks(&lab) == serde_json::json!(["client", "other"])).then_some(())
     });
     lab.lets_only_curl_through("by XDP again");
+    lab.gateway.weir.end("KILL");
     lab.gateway.weir.done(&["detach"]);
     assert_eq!(lab.client.connects(SERVER[0], PORT), "connected");
 }
