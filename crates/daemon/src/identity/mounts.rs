@@ -21,7 +21,8 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{
-        AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags, makedev, memfd_create, openat, statx,
+        AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags, major, makedev, memfd_create, minor,
+        openat, statx,
     },
 };
 use weir_identity::hash::{self, HashError, is_mutable_type};
@@ -235,6 +236,12 @@ impl RemoteMounts {
         })
     }
 
+    /// Is a file system of this device mounted, for sure? `device`: as `st_dev`.
+    pub fn has_device(&self, device: u64) -> bool {
+        let device = (major(device), minor(device));
+        !self.is_cut && (self.devices.contains(&device) || self.local.contains(&device))
+    }
+
     /// The file that a link of /proc leads to, such as `/proc/1/exe`, if others do not hold it: its
     /// file system is not asked. Of a mount that is in neither list, as one that was taken out of
     /// the tree, the device has to be in one.
@@ -389,6 +396,19 @@ mod tests {
             Err(Unasked::Others | Unasked::Changing) => Some(true),
             Err(Unasked::Gone) => None,
         }
+    }
+
+    #[test]
+    fn devices_are_those_of_the_list_of_mounts() {
+        let list = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
+            37 35 0:25 / /run rw - nfs4 server:/ rw\ntorn 1\n";
+        let mounts = RemoteMounts::read(&list[..], true, MAX_LIST);
+        let has = |major, minor| mounts.has_device(makedev(major, minor));
+        assert!(has(98, 0) && has(0, 25));
+        assert!(!has(98, 1) && !has(1, 0));
+        // Of more than is read nobody can say.
+        let mounts = RemoteMounts::read(&list[..], true, list.len() as u64);
+        assert!(!mounts.has_device(makedev(98, 0)));
     }
 
     #[test]

@@ -5,16 +5,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{self, Read},
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{SealFlags, fcntl_get_seals, fstatfs, makedev},
-};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 use weir_bpf::{lease::Lease, loop_device::loop_image};
 use weir_identity::{
     Digest,
@@ -22,7 +20,12 @@ use weir_identity::{
 };
 
 pub use super::no_digest::NoDigest;
-use super::{below, mounts::memory_device, take_if, way::reach};
+use super::{
+    below,
+    mounts::{RemoteMounts, memory_device},
+    take_if,
+    way::reach,
+};
 
 /// Files that leases are held on: a descriptor each. Of more only those have a digest that root
 /// alone can write to: of them it is asked at each look at a program that has them mapped who has
@@ -61,16 +64,11 @@ const LOOPS: [&str; 2] = ["loop", "../loop"];
 /// time, however coarse the kernel's clock is.
 const STANDS: Duration = Duration::from_secs(1);
 
-/// Bytes of the list of mounts of the daemon's own namespace, where nobody mounts but root.
-const MAX_MOUNTS: u64 = 64 << 20;
-
 /// Which file systems are mounted here. Another one may have the device of one that was unmounted,
 /// and who has made that one gives a file in it all numbers and times of a known one.
 #[derive(Debug)]
 struct Mounted {
-    /// As it was opened before it was read; `None`: it cannot be.
-    list: Option<File>,
-    devices: BTreeSet<u64>,
+    now: Arc<RemoteMounts>,
     /// The devices of what nobody unmounts while the daemon runs.
     lasting: BTreeSet<u64>,
 }
@@ -79,53 +77,24 @@ impl Mounted {
     fn new() -> Self {
         let device = |path| fs::metadata(path).ok().map(|about| about.dev());
         let own = ["/", "/proc/self/exe"].map(device);
-        let mut mounted = Self {
-            list: None,
-            devices: BTreeSet::new(),
+        Self {
+            now: RemoteMounts::here(),
             lasting: own.into_iter().chain([memory_device()]).flatten().collect(),
-        };
-        mounted.follow();
-        mounted
+        }
     }
 
-    /// Have the mounts changed since this was asked last (proc_pid_mounts(5))? Also if nobody can
-    /// say.
+    /// Have the mounts changed since this was asked last? Also if nobody can say.
     fn follow(&mut self) -> bool {
-        let is_as_before = self.list.as_ref().is_some_and(|list| {
-            let mut waited = [PollFd::new(list, PollFlags::PRI)];
-            poll(&mut waited, Some(&Timespec::default())) == Ok(0)
-        });
-        if is_as_before {
-            return false;
-        }
-        self.list = File::open("/proc/self/mountinfo").ok();
-        let mut text = Vec::new();
-        let read = self.list.as_ref().map(|list| {
-            let mut list = list.take(MAX_MOUNTS);
-            list.read_to_end(&mut text)
-        });
-        self.devices = match read {
-            Some(Ok(bytes)) if (bytes as u64) < MAX_MOUNTS => devices_of(&text),
-            _ => BTreeSet::new(),
-        };
-        true
+        let now = RemoteMounts::here();
+        let has_changed = !Arc::ptr_eq(&now, &self.now);
+        self.now = now;
+        has_changed
     }
 
     /// Is it told when a file system of this device is unmounted, or is it never?
     fn tells_of(&self, device: u64) -> bool {
-        self.lasting.contains(&device) || self.devices.contains(&device)
+        self.lasting.contains(&device) || self.now.has_device(device)
     }
-}
-
-/// The devices in a list of mounts (proc_pid_mountinfo(5)).
-fn devices_of(list: &[u8]) -> BTreeSet<u64> {
-    let lines = list.split(|byte| *byte == b'\n');
-    let devices = lines.filter_map(|line| {
-        let device = line.split(|byte| *byte == b' ').nth(2)?;
-        let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
-        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
-    });
-    devices.collect()
 }
 
 /// The writers that a file may have.
@@ -1184,15 +1153,6 @@ mod tests {
         assert!(mount.status().unwrap().success());
         assert!(objects.take_broken().files.is_empty());
         assert_eq!(objects.counts(), (2, 1));
-    }
-
-    #[test]
-    fn devices_are_those_of_the_list_of_mounts() {
-        let list = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
-            37 35 0:25 / /run rw - tmpfs tmpfs rw\ntorn 1\n";
-        let devices = BTreeSet::from([makedev(98, 0), makedev(0, 25)]);
-        assert_eq!(devices_of(list), devices);
-        assert_eq!(devices_of(b""), BTreeSet::new());
     }
 
     /// A holder that refuses to say of which kind its file system is (ENOSYS for FUSE_STATFS).
