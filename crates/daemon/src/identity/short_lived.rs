@@ -117,38 +117,14 @@ impl Apps {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
+    use weir_bpf::identity::IdentityEventKind;
 
-    use weir_bpf::identity::{Comm, DecidedBy, IdentityEventKind, Key};
-
-    use super::*;
+    use super::{super::turns::tests::event, *};
 
     fn asked(pid: u32) -> IdentityEvent {
         IdentityEvent {
-            kind: IdentityEventKind::Unknown,
-            key: Key {
-                set: [1, 1],
-                cgroup: 0,
-                uid: 0,
-                space: 0,
-                anonymous: false,
-                altered: false,
-            },
-            pid,
             uid: pid,
-            comm: Comm::default(),
-            executable: None,
-            cgroup: 0,
-            netns: 0,
-            holder: None,
-            holders: Default::default(),
-            peer: Ipv6Addr::UNSPECIFIED,
-            port: 0,
-            protocol: 0,
-            is_out: true,
-            by: DecidedBy::Unknown,
-            passes: false,
-            is_of_second: false,
+            ..event(pid, IdentityEventKind::Unknown)
         }
     }
 

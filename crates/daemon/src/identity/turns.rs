@@ -128,14 +128,15 @@ impl Turns {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::Ipv6Addr;
 
     use weir_bpf::identity::{Comm, DecidedBy, Key};
 
     use super::*;
 
-    fn event(pid: u32, kind: IdentityEventKind) -> IdentityEvent {
+    /// About a process of root's, which nothing else is known of.
+    pub(in super::super) fn event(pid: u32, kind: IdentityEventKind) -> IdentityEvent {
         IdentityEvent {
             kind,
             key: Key {
