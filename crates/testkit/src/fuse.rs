@@ -107,11 +107,17 @@ impl FuseLog {
             let shared = shared.clone();
             move || serve(device, &shared)
         });
-        Ok(Self {
+        let mounted = Self {
             shared,
             server: Some(server),
             directory,
-        })
+        };
+        // The kernel's own first request (FUSE_INIT) is nobody's who asks for a file.
+        let begun = Instant::now();
+        while mounted.requests() == 0 && begun.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(mounted)
     }
 
     /// The path of the log file.
