@@ -501,6 +501,12 @@ fn asked_through_the_tunnel(forward: &str, decap: &str) {
             net.change_vip(number, "add", vip);
         }
     }
+    // A daemon that is killed in the middle of a check ends it at no real: these give it up within
+    // seconds, not within a minute (ip-sysctl, tcp_synack_retries).
+    for real in &net.reals {
+        let retries = "echo 2 > /proc/sys/net/ipv4/tcp_synack_retries";
+        assert!(real.run("sh", &["-c", retries]).unwrap().status.success());
+    }
     let text = config("tcx", &format!("forward = \"{forward}\"")).replace(
         "check = { interval = \"1s\"",
         "check = { interval = \"1s\", rise = 1, fall = 2",
