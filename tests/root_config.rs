@@ -391,6 +391,16 @@ fn root_detach_is_refused_beside_a_daemon_that_drops_nothing() {
             .refused(&["another weir daemon holds this instance", &pid]);
     }
     weir.stop();
+    // Who has the number now that a daemon noted is no daemon for it, weir detach itself included.
+    let mut noted = Command::new("sh");
+    noted
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(weir.path("state/weir.lock"))
+        .args([WEIR, "--config"])
+        .arg(weir.path("weir.toml"))
+        .args(["detach", "--instance", &weir.instance]);
+    let answer = net.host.enter(move || noted.output()).unwrap();
+    Answer::of(answer.unwrap()).done();
     weir.detach().done();
 }
 

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::json;
-use weir_daemon::{config, vips};
+use weir_daemon::{
+    config,
+    instance::{InstanceError, lock},
+    vips,
+};
 use weir_enforce::{backend_swap, kernel};
 
 use super::{Common, ExitAnswer, show};
@@ -35,13 +39,15 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
     );
     let (pin_root, instance, state_dir) = place(common, args)?;
-    // Of one that drops nothing nobody has the instance's name; what it has in the kernel for
-    // [app] and [token] goes all the same, and it would not notice.
-    if let Some(pid) = state_dir.as_deref().and_then(weir_daemon::instance::holder) {
-        anyhow::bail!(
-            "cannot detach the instance {instance:?}: another weir daemon holds this instance ({instance:?}, pid {pid}): stop it first"
-        );
-    }
+    // A daemon that drops nothing has no claim to the instance; what it has in the kernel for [app]
+    // and [token] goes all the same, and it would not notice.
+    let _alone = match state_dir.as_deref().filter(|dir| dir.exists()).map(lock) {
+        Some(Err(InstanceError::Busy { owner, .. })) => anyhow::bail!(
+            "cannot detach the instance {instance:?}: another weir daemon holds this instance ({instance:?}, {owner}): stop it first"
+        ),
+        // A disk that fails keeps nobody from the way out.
+        lock => lock.and_then(Result::ok).flatten(),
+    };
     let detached = backend_swap::detach(&pin_root, &instance)
         .with_context(|| format!("cannot detach the instance {instance:?}"))?;
     let vips = match &state_dir {
